@@ -1,0 +1,120 @@
+"""
+Connections, transactions, and the statements kept in .sql files.
+
+Peewee's database object is the only way to PostgreSQL for FlowForge's own work: one connection for each thread, in
+autocommit outside `atomic()`. A connection found dead is closed, so that the next use opens a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import psycopg2
+import psycopg2.extras
+from peewee import DatabaseProxy, PostgresqlDatabase
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
+    from flowforge.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: What the models are bound to; `connect` gives it its database.
+proxy = DatabaseProxy()
+
+#: libpq options without which a silent network would hold a process for hours (seconds, or milliseconds for the last).
+_KEEPALIVES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+_DEADLOCK_RETRIES = 5
+
+
+class Database(PostgresqlDatabase):
+    """A PostgreSQL database that notices when a connection has died."""
+
+    def raw(self) -> Connection:
+        """Return this thread's psycopg2 connection; a dead one is replaced, unless a transaction was open on it."""
+        if not self.is_closed() and self._state.conn.closed and not self.in_transaction():
+            self.close()
+        return self.connection()  # type: ignore[no-any-return]
+
+    def cursor(self, **options: Any) -> Any:
+        """Return a cursor for Peewee's own use, on a connection that lives."""
+        self.raw()
+        return super().cursor(**options)
+
+    def perform(self, verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        Call a verb on this thread's connection.
+
+        A deadlock is tried again, at most five times, and logged: the lock order should make it impossible.
+        """
+        for _ in range(_DEADLOCK_RETRIES):
+            try:
+                return verb(self.raw(), *args, **kwargs)
+            except psycopg2.errors.DeadlockDetected as error:
+                logger.warning("db.deadlock verb=%s error=%s", verb.__name__, error)
+        return verb(self.raw(), *args, **kwargs)
+
+
+@contextmanager
+def begun(connection: Connection) -> Iterator[Connection]:
+    """Run the block in the transaction that is open on the connection, or else in one of its own."""
+    if not connection.autocommit or connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        yield connection
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("begin")
+        try:
+            yield connection
+        except BaseException:
+            if not connection.closed:
+                cursor.execute("rollback")
+            raise
+        cursor.execute("commit")
+
+
+def open_database(settings: Settings, *, name: str = "flowforge") -> Database:
+    """Return the database at DATABASE_URL. `name` is shown in pg_stat_activity."""
+    url = settings.require("database_url").database_url
+    url = "postgresql://" + url.removeprefix("postgres://") if url.startswith("postgres://") else url
+    return Database(url, application_name=name, **_KEEPALIVES)
+
+
+def connect(settings: Settings, *, name: str = "flowforge") -> Database:
+    """Open the database and bind the models to it, for this whole process."""
+    database = open_database(settings, name=name)
+    proxy.initialize(database)
+    return database
+
+
+def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
+    """Run one statement; return its rows as named tuples."""
+    with connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor) as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+@cache
+def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
+    """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`."""
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    blocks = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
+    return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}

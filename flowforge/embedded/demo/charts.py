@@ -1,0 +1,102 @@
+"""
+Charts as SVG text: bars, one stacked bar, a timeline.
+
+Widths are percentages, so a chart fits any screen and its letters keep their size. Colours are classes, given by the
+page for light and dark. What is drawn is also said, in `aria-label`. All text is escaped here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+ROW, THICK, AXIS = 26, 16, 24  # pixels: from row to row, of a bar, of the axis below
+LABELS, PLOT = 25.0, 57.0  # per cent of the width: names at the left, bars in the middle; figures take the rest
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a chart: its name, where its bar begins and how long it is, what is said beside it, its colour."""
+
+    label: str
+    length: float
+    text: str
+    start: float = 0
+    colour: str = "code"
+    hatched: bool = False
+
+
+def bars(rows: Sequence[Bar], *, name: str, tick: Callable[[float], str]) -> str:
+    """Draw one bar a row over a common axis, whose values `tick` writes."""
+    values = ticks(max((row.start + row.length for row in rows), default=0))
+    scale = PLOT / values[-1]
+    bottom = ROW * len(rows)
+    grid = (_tick(LABELS + value * scale, bottom, tick(value)) for value in values)
+    drawn = (_row(row, number * ROW, scale) for number, row in enumerate(rows))
+    return _svg(name, rows, bottom + AXIS, [*grid, *drawn])
+
+
+def stack(parts: Sequence[Bar], *, name: str) -> str:
+    """Draw the parts of a whole end to end in one bar."""
+    scale = 100 / (sum(part.length for part in parts) or 1)
+    drawn, start = [], 0.0
+    for part in parts:
+        drawn.append(f"<g>{_tooltip(part)}{_rect(start, 0, part.length * scale, 36, part.colour)}</g>")
+        start += part.length * scale
+    return _svg(name, parts, 36, drawn)
+
+
+def ticks(top: float, *, most: int = 6) -> list[float]:
+    """Choose round values from 0 to `top` or a little beyond, in steps of 1, 2 or 5 times a power of ten."""
+    if top <= 0:
+        return [0, 1]
+    power = 10.0 ** math.floor(math.log10(top / most))
+    step = next(factor * power for factor in (1, 2, 5, 10) if top <= factor * power * most * (1 + 1e-9))
+    return [number * step for number in range(math.ceil(top / step - 1e-9) + 1)]
+
+
+def shorten(text: str, most: int) -> str:
+    """Leave out the middle of a long text, for the ends tell more."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def _row(row: Bar, top: int, scale: float) -> str:
+    middle = top + ROW / 2
+    start, width = LABELS + row.start * scale, max(row.length * scale, 0.25)
+    hatching = _rect(start, top + (ROW - THICK) / 2, width, THICK, "hatching") if row.hatched else ""
+    beside = LABELS + PLOT if row.start else start + width
+    return (
+        f"<g>{_tooltip(row)}"
+        f"{_text(LABELS, middle, shorten(row.label, 34), 'label', -10)}"
+        f"{_rect(start, top + (ROW - THICK) / 2, width, THICK, row.colour)}{hatching}"
+        f"{_text(beside, middle, shorten(row.text, 34), 'value', 8)}</g>"
+    )
+
+
+def _tick(x: float, bottom: int, text: str) -> str:
+    line = f'<line class="grid" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{bottom}"/>'
+    return line + _text(x, bottom + AXIS * 0.6, text, "tick", 0)
+
+
+def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return f'<rect class="{colour}" x="{x:.2f}%" y="{y:g}" width="{width:.2f}%" height="{height:g}" rx="2"/>'
+
+
+def _text(x: float, y: float, text: str, kind: str, shift: int) -> str:
+    return f'<text class="{kind}" x="{x:.2f}%" y="{y:g}" dx="{shift}" dy=".35em">{escape(text)}</text>'
+
+
+def _tooltip(row: Bar) -> str:
+    return f"<title>{escape(_said(row))}</title>"
+
+
+def _said(row: Bar) -> str:
+    return f"{row.label}: {row.text}"
+
+
+def _svg(name: str, rows: Iterable[Bar], height: float, drawn: Iterable[str]) -> str:
+    said = escape(f"{name}. {'; '.join(map(_said, rows))}")
+    return f'<svg role="img" aria-label="{said}" width="100%" height="{height:g}">{"".join(drawn)}</svg>'

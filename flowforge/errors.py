@@ -1,0 +1,134 @@
+"""
+Every exception that FlowForge raises. The docstring says what it means and what to do; the fields carry the facts.
+
+Expected outcomes are values, not exceptions: a verb that a row refuses returns nothing for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+
+class FlowForgeError(Exception):
+    """Base of all errors of this package."""
+
+
+class SettingsError(FlowForgeError):
+    """A setting is missing or cannot be read."""
+
+    def __init__(self, name: str, value: object, remedy: str) -> None:
+        super().__init__(f"{name}={value!r}: {remedy}" if value is not None else f"{name} is not set: {remedy}")
+        self.name, self.value = name, value
+
+
+class DefinitionError(FlowForgeError):
+    """A workflow or task is written in a way that cannot run; raised where it is written."""
+
+
+class ParameterError(FlowForgeError):
+    """A run's parameters do not fit the workflow's parameters class."""
+
+
+class UnstorableValue(FlowForgeError):  # noqa: N818 - named for what it is, like the outcome it leads to
+    """A value cannot be written as JSON that PostgreSQL holds: return plain data, or a path to where the data lies."""
+
+
+class UnknownWorkflow(FlowForgeError):  # noqa: N818
+    """No such workflow here: check the name, FLOWFORGE_MODULES, or deploy it."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"no workflow {name!r}{did_you_mean(name, known)}")
+        self.name = name
+
+
+class ForeignBroker(FlowForgeError):  # noqa: N818
+    """The user's modules installed a Dramatiq broker of their own, so that their actors would never meet this worker."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(
+            f"module {module!r} installed another Dramatiq broker: remove its dramatiq.set_broker(…) call, "
+            "because FlowForge's broker serves ordinary actors too"
+        )
+        self.module = module
+
+
+class IncompatibleServer(FlowForgeError):  # noqa: N818
+    """A server lacks what FlowForge needs: upgrade it to the named version."""
+
+
+class SchemaMismatch(FlowForgeError):  # noqa: N818
+    """The database is not at this release's migration: run `flowforge migrate`."""
+
+
+class RunNotCommitted(FlowForgeError):  # noqa: N818
+    """The transaction that started the run has not been committed, or was rolled back: commit it before waiting."""
+
+    def __init__(self, run_id: UUID) -> None:
+        super().__init__(f"run {run_id} is not committed: commit the transaction that started it before waiting for it")
+        self.run_id = run_id
+
+
+class NotFinished(FlowForgeError):  # noqa: N818
+    """The task run has no result yet: call `wait` first."""
+
+    def __init__(self, run_id: UUID, key: str, state: str) -> None:
+        super().__init__(f"task {key!r} of run {run_id} is {state}: wait for the run before asking for results")
+        self.run_id, self.key, self.state = run_id, key, state
+
+
+class TaskFailed(FlowForgeError):  # noqa: N818
+    """The task run ended without a result; `error` holds the remote type, message and traceback if it failed."""
+
+    def __init__(self, run_id: UUID, key: str, state: str, error: dict[str, str] | None) -> None:
+        reason = f": {error['type']}: {error['message']}\n{error.get('traceback') or ''}" if error else ""
+        super().__init__(f"task {key!r} of run {run_id} {state}{reason}".rstrip())
+        self.run_id, self.key, self.state, self.error = run_id, key, state, error
+
+
+class WaitTimeout(FlowForgeError, TimeoutError):  # noqa: N818
+    """The run was not finished when the time to wait was over; it goes on."""
+
+    def __init__(self, run_id: UUID, state: str, seconds: float) -> None:
+        super().__init__(f"run {run_id} is still {state} after {seconds:g} s")
+        self.run_id, self.state = run_id, state
+
+
+class IdempotencyConflict(FlowForgeError):  # noqa: N818
+    """The idempotency key was used before with another workflow or other parameters: choose another key."""
+
+    def __init__(self, key: str, run_id: UUID) -> None:
+        super().__init__(
+            f"idempotency_key {key!r} already stands for run {run_id}, which has another workflow or other parameters"
+        )
+        self.key, self.run_id = key, run_id
+
+
+class LeaseLost(FlowForgeError):  # noqa: N818
+    """Another worker owns the task run now: stop, and write nothing more."""
+
+    def __init__(self, task_run_id: UUID, token: int) -> None:
+        super().__init__(f"task run {task_run_id} is no longer owned at token {token}")
+        self.task_run_id, self.token = task_run_id, token
+
+
+class AttemptTimeout(FlowForgeError):  # noqa: N818
+    """Raised into an attempt that ran past its task's timeout; the attempt ends as failed with this type."""
+
+
+class NonRetryable(FlowForgeError):  # noqa: N818
+    """Raise it in a task to end the task as failed, whatever its retry policy."""
+
+
+class Skip(FlowForgeError):  # noqa: N818
+    """Raise it in a task to end the task as skipped: there was nothing to do."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,86 @@
+"""finish and skip: the one way in which a task run ends, its dependents hear of it, and its run is counted down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from flowforge.db import begun, fetch, load_statements
+from flowforge.states import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
+_SQL = load_statements("flowforge.transitions")
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended; `result` and `error` are JSON text."""
+
+    id: UUID
+    run_id: UUID
+    token: int
+    state: TaskState
+    result: str | None = None
+    error: str | None = None
+
+
+class Ending(NamedTuple):
+    """
+    What the statement made of a task run.
+
+    `became` is `ended`, `ended before` (the caller's own commit, whose reply was lost), `refused` (not the caller's any
+    more), or for a dependent `ready` or `unwanted` (its rule was not met).
+    """
+
+    id: UUID
+    run_id: UUID
+    token: int
+    became: str
+
+
+def finish(connection: Connection, outcomes: Sequence[Outcome], *, overdue: bool = False) -> list[Ending]:
+    """
+    End running task runs at their token, make their dependents ready or skipped, and end runs that are complete.
+
+    With `overdue` only leases that are over are ended: that is expire's last word on a task run without losses left.
+    """
+    with begun(connection):
+        endings = _end(connection, outcomes, leaves=[TaskState.RUNNING], overdue=overdue)
+        return endings + skip(connection, [ending for ending in endings if ending.became == "unwanted"])
+
+
+def skip(connection: Connection, unwanted: Sequence[Ending]) -> list[Ending]:
+    """End pending task runs whose rule was not met, and in turn those dependents whose rule that decides."""
+    endings: list[Ending] = []
+    with begun(connection):
+        while unwanted:
+            outcomes = [Outcome(e.id, e.run_id, e.token, TaskState.SKIPPED) for e in unwanted]
+            latest = _end(connection, outcomes, leaves=[TaskState.PENDING], overdue=False)
+            unwanted = [ending for ending in latest if ending.became == "unwanted"]
+            endings += latest
+    return endings
+
+
+def _end(
+    connection: Connection, outcomes: Sequence[Outcome], *, leaves: list[TaskState], overdue: bool
+) -> list[Ending]:
+    if not outcomes:
+        return []
+    rows = fetch(
+        connection,
+        _SQL["finish"],
+        {
+            "ids": [outcome.id for outcome in outcomes],
+            "runs": list({outcome.run_id for outcome in outcomes}),
+            "tokens": [outcome.token for outcome in outcomes],
+            "states": [outcome.state.value for outcome in outcomes],
+            "results": [outcome.result for outcome in outcomes],
+            "errors": [outcome.error for outcome in outcomes],
+            "leaves": [state.value for state in leaves],
+            "overdue": overdue,
+        },
+    )
+    return [Ending(row.id, row.workflow_run_id, row.token, row.became) for row in rows]

@@ -1,0 +1,131 @@
+"""claim, renew, retry, hand_back and expire: who owns a task run, and until when."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from flowforge.db import fetch, load_statements
+from flowforge.states import TaskEvent, TaskState
+from flowforge.transitions.ending import Outcome, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
+    from flowforge.transitions.dispatch import Dispatch
+
+_SQL = load_statements("flowforge.transitions")
+
+
+class Claim(NamedTuple):
+    """A task run owned at `token`; `parameters` is JSON text."""
+
+    id: UUID
+    organization_id: UUID
+    run_id: UUID
+    task_id: UUID
+    attempt: int
+    token: int
+    failures_left: int
+    parameters: str
+
+
+class Release(NamedTuple):
+    """A task run that its owner gives up: due again after `delay` seconds; `error` is JSON text."""
+
+    id: UUID
+    token: int
+    delay: float = 0.0
+    error: str | None = None
+
+
+class Late(NamedTuple):
+    """A task run whose lease was over; `became` is `ready`, `exhausted` or `cancel`."""
+
+    id: UUID
+    run_id: UUID
+    token: int
+    owner: str
+    became: str
+
+
+def claim(connection: Connection, dispatches: Sequence[Dispatch], *, owner: str, lease: float) -> list[Claim]:
+    """Own, for `lease` seconds, those task runs that are still ready at their dispatch's token."""
+    rows = fetch(
+        connection,
+        _SQL["claim"],
+        {
+            "ids": [dispatch.task_run_id for dispatch in dispatches],
+            "tokens": [dispatch.token for dispatch in dispatches],
+            "runs": list({dispatch.run_id for dispatch in dispatches}),
+            "owner": owner,
+            "lease": timedelta(seconds=lease),
+        },
+    )
+    return [Claim(*row) for row in rows]
+
+
+def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: float) -> dict[UUID, str]:
+    """Own task runs for `lease` seconds more. Return id -> `renewed`, `cancel`, `busy` or `lost`."""
+    rows = fetch(
+        connection,
+        _SQL["renew"],
+        {
+            "ids": [id_ for id_, _ in held],
+            "tokens": [token for _, token in held],
+            "lease": timedelta(seconds=lease),
+        },
+    )
+    return {row.id: row.answer for row in rows}
+
+
+def retry(connection: Connection, failures: Sequence[Release]) -> dict[UUID, str]:
+    """
+    Make failed attempts ready again, at the cost of an attempt.
+
+    Return id -> `ready`, `exhausted` (no failures left) or `cancel`; the latter two are the caller's to finish.
+    """
+    return _release(connection, failures, charge=1, kind=TaskEvent.RETRIED)
+
+
+def hand_back(connection: Connection, releases: Sequence[Release]) -> dict[UUID, str]:
+    """Make task runs that were not carried out ready again, at no cost. Return id -> `ready` or `cancel`."""
+    return _release(connection, releases, charge=0, kind=TaskEvent.HANDED_BACK)
+
+
+def _release(connection: Connection, releases: Sequence[Release], *, charge: int, kind: TaskEvent) -> dict[UUID, str]:
+    rows = fetch(
+        connection,
+        _SQL["release"],
+        {
+            "ids": [release.id for release in releases],
+            "tokens": [release.token for release in releases],
+            "delays": [timedelta(seconds=release.delay) for release in releases],
+            "errors": [release.error for release in releases],
+            "charge": charge,
+            "kind": kind.value,
+        },
+    )
+    return {row.id: row.became for row in rows}
+
+
+def expire(connection: Connection, *, limit: int) -> list[Late]:
+    """
+    Take leases that are over from their owners: ready for another attempt, or ended when no loss is left.
+
+    The second step asks again, on the locked row, whether the lease is over: a late renewal or completion wins.
+    """
+    late = [Late(*row) for row in fetch(connection, _SQL["expire"], {"limit": limit})]
+    finish(connection, [_last_word(one) for one in late if one.became != "ready"], overdue=True)
+    return late
+
+
+def _last_word(late: Late) -> Outcome:
+    if late.became == "cancel":
+        return Outcome(late.id, late.run_id, late.token, TaskState.CANCELLED)
+    error = {"type": "worker_lost", "message": f"{late.owner} was lost and no further start is left"}
+    return Outcome(late.id, late.run_id, late.token, TaskState.FAILED, error=json.dumps(error))

@@ -1,0 +1,43 @@
+"""start_run: the first verb of a run's life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from flowforge.db import fetch, load_statements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
+_SQL = load_statements("flowforge.transitions")
+
+
+class NewRun(NamedTuple):
+    """A run to start: `parameters` is JSON text; a lower `priority` goes first."""
+
+    id: UUID
+    workflow_id: UUID
+    parameters: str
+    priority: int = 0
+
+
+def start_run(connection: Connection, runs: Sequence[NewRun]) -> dict[UUID, int]:
+    """
+    Write runs, their task runs, and a dispatch for each root. Return run id -> number of its task runs.
+
+    A workflow that the connection's snapshot does not show gets no run: its id is missing in the answer.
+    """
+    rows = fetch(
+        connection,
+        _SQL["start_run"],
+        {
+            "runs": [run.id for run in runs],
+            "workflows": [run.workflow_id for run in runs],
+            "parameters": [run.parameters for run in runs],
+            "priorities": [run.priority for run in runs],
+        },
+    )
+    return {row.workflow_run_id: row.tasks for row in rows}

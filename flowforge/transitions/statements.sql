@@ -1,0 +1,464 @@
+-- FlowForge's verbs: every statement that changes a state. The nouns are in schema.sql.
+--
+-- A verb is one statement over a set: arrays in, accepted rows out. It names the state it leaves and the token it needs,
+-- and writes the events and the outbox rows that the change owes. A row that does not come back was not the caller's.
+--
+-- Lock order, the same for all: run rows by id, then task rows by id, then outbox rows; each in a MATERIALIZED CTE on
+-- which the next depends, because data-modifying CTEs run in no promised order. Only `for no key update`: `for update`
+-- would block on the foreign keys of concurrent inserts. renew, expire and take skip locked rows and never wait.
+--
+-- Only values on locked rows decide: after a wait the locked row is fresh, while other tables and subqueries still show
+-- the snapshot from before it. And rows are reached by primary key alone, with state and token tested on the locked row:
+-- beside `id = any(…)` an indexable state predicate tempts the planner to walk the whole backlog.
+
+
+-- name: start_run
+-- – -> pending (run); – -> ready | pending (task runs, token 0)
+-- One run for each element of the arrays. dependents are found by position, so that no plan can be quadratic.
+with asked as materialized (
+    select asked.*, w.organization_id,
+           array(select gen_random_uuid() from flowforge.task t where t.workflow_id = asked.workflow_id) as task_runs
+      from unnest(%(runs)s::uuid[], %(workflows)s::uuid[], %(parameters)s::text[], %(priorities)s::smallint[])
+           as asked (id, workflow_id, parameters, priority)
+      join flowforge.workflow w on w.id = asked.workflow_id
+), run as (
+    insert into flowforge.workflow_run (id, organization_id, workflow_id, parameters, priority, tasks_remaining)
+    select id, organization_id, workflow_id, parameters::jsonb, priority, cardinality(task_runs)
+      from asked
+), fresh as materialized (
+    select a.task_runs[t.position] as id, a.organization_id, a.id as workflow_run_id, t.id as task_id, a.priority,
+           t.queue, t.attempts - 1 as failures_left, t.lost as losses_left, t."when", t.required, upstream.remaining,
+           case when upstream.remaining = 0 then 'ready' else 'pending' end as state,
+           array(select a.task_runs[d.position]
+                   from flowforge.task_dependency e
+                   join flowforge.task d on d.id = e.downstream_id
+                  where e.upstream_id = t.id) as dependents,
+           jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload
+      from asked a
+      join flowforge.workflow w on w.id = a.workflow_id
+      join flowforge.task t on t.workflow_id = a.workflow_id
+     cross join lateral (select count(*)::int from flowforge.task_dependency e where e.downstream_id = t.id)
+           as upstream (remaining)
+), created as (
+    insert into flowforge.task_run (id, organization_id, workflow_run_id, task_id, state, failures_left, losses_left,
+                                    upstream_remaining, "when", required, dependents)
+    select id, organization_id, workflow_run_id, task_id, state, failures_left, losses_left,
+           remaining, "when", required, dependents
+      from fresh
+), owed as (
+    insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                          fencing_token_snapshot, attempt_snapshot)
+    select organization_id, id, workflow_run_id, queue, priority, payload, 0, 1
+      from fresh
+     where state = 'ready'
+), run_told as (
+    insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, to_state)
+    select organization_id, id, 'created', 'pending'
+      from asked
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, to_state, attempt, fencing_token)
+    select organization_id, id, 'created', state, 1, 0
+      from fresh
+)
+select workflow_run_id, count(*)::int as tasks
+  from fresh
+ group by workflow_run_id;
+
+
+-- name: claim
+-- ready -> running at the message's token, which becomes one more; run: pending -> running
+-- Also returns what it already gave this owner, whose reply was lost. The outbox row has done its duty and goes.
+with asked as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) as asked (id, token)
+), run as materialized (
+    select r.id
+      from flowforge.workflow_run r
+     where r.id = any(%(runs)s::uuid[]) and r.state || '' = 'pending'   -- not indexable, on purpose
+     order by r.id
+       for no key update
+), held as materialized (
+    select t.id, t.organization_id, t.workflow_run_id, t.task_id, t.state, t.attempt, t.fencing_token, t.lease_owner,
+           t.failures_left
+      from flowforge.task_run t
+     where (select count(*) from run) >= 0 and t.id = any(%(ids)s::uuid[])
+     order by t.id
+       for no key update
+), own as materialized (
+    select held.*, asked.token
+      from held
+      join asked on asked.id = held.id and asked.token = held.fencing_token
+     where held.state = 'ready'
+), claimed as (
+    update flowforge.task_run t
+       set state = 'running', fencing_token = t.fencing_token + 1, lease_owner = %(owner)s,
+           lease_expires_at = flowforge.clock() + %(lease)s::interval, started_at = flowforge.clock(),
+           deferred_because = null
+      from own
+     where t.id = own.id
+), started as (
+    update flowforge.workflow_run r
+       set state = 'running', started_at = flowforge.clock()
+      from run
+     where r.id = run.id and run.id in (select workflow_run_id from own)
+    returning r.id, r.organization_id
+), done as (
+    delete from flowforge.outbox_message o
+     using own
+     where o.task_run_id = own.id and o.fencing_token_snapshot = own.token
+), run_told as (
+    insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, from_state, to_state)
+    select organization_id, id, 'started', 'pending', 'running'
+      from started
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, 'claimed', 'ready', 'running', attempt, fencing_token + 1,
+           jsonb_build_object('owner', %(owner)s::text)
+      from own
+)
+select held.id, held.organization_id, held.workflow_run_id, held.task_id, held.attempt, asked.token + 1 as token,
+       held.failures_left, r.parameters::text as parameters
+  from held
+  join asked on asked.id = held.id
+  join flowforge.workflow_run r on r.id = held.workflow_run_id
+ where held.state = 'ready' and held.fencing_token = asked.token
+    or held.state = 'running' and held.fencing_token = asked.token + 1 and held.lease_owner = %(owner)s;
+
+
+-- name: renew
+-- running -> running, at the caller's token, with a later expiry
+-- Answers for each: renewed, cancel (renewed, and asked to stop), busy (locked by another, so still ours), lost.
+with asked as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) as asked (id, token)
+), held as materialized (
+    select t.id, t.state, t.fencing_token, t.cancel_requested_at
+      from flowforge.task_run t
+     where t.id = any(%(ids)s::uuid[])
+     order by t.id
+       for no key update skip locked
+), renewed as (
+    update flowforge.task_run t
+       set lease_expires_at = flowforge.clock() + %(lease)s::interval
+      from held
+      join asked on asked.id = held.id and asked.token = held.fencing_token
+     where t.id = held.id and held.state = 'running'
+    returning t.id
+)
+select asked.id,
+       case when renewed.id is not null and held.cancel_requested_at is null then 'renewed'
+            when renewed.id is not null then 'cancel'
+            when held.id is null and seen.state = 'running' and seen.fencing_token = asked.token then 'busy'
+            else 'lost'
+       end as answer
+  from asked
+  left join held on held.id = asked.id
+  left join renewed on renewed.id = asked.id
+  left join flowforge.task_run seen on seen.id = asked.id;
+
+
+-- name: finish
+-- running -> succeeded | failed | cancelled | skipped, at the caller's token; run: running -> its outcome at zero
+-- skip: pending -> skipped, for a task run whose rule was not met. Both end a task run, so both are this statement and
+-- name the states they may leave. With `overdue` only a lease that is over may be ended: expire's last word.
+-- A dependent that reaches zero becomes ready, or comes back as `unwanted`: skip is then due in the same transaction.
+with outcome as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[], %(results)s::text[], %(errors)s::text[])
+           as outcome (id, token, state, result, error)
+), run as materialized (
+    select r.id, r.organization_id, r.workflow_id, r.state, r.priority, r.tasks_remaining
+      from flowforge.workflow_run r
+     where r.id = any(%(runs)s::uuid[])
+     order by r.id
+       for no key update
+), held as materialized (
+    select t.id, t.organization_id, t.workflow_run_id, t.state, t.fencing_token, t.attempt, t.required, t.dependents,
+           t.upstream_remaining, t.lease_expires_at
+      from flowforge.task_run t
+     where (select count(*) from run) >= 0 and t.id = any(%(ids)s::uuid[])
+     order by t.id
+       for no key update
+), own as materialized (
+    select held.*, outcome.state as ending, outcome.result, outcome.error
+      from held
+      join outcome on outcome.id = held.id and outcome.token = held.fencing_token
+     where held.state = any(%(leaves)s::text[]) and held.upstream_remaining = 0
+       and (not %(overdue)s or held.lease_expires_at < flowforge.clock())
+), ended as (
+    update flowforge.task_run t
+       set state = own.ending, result = own.result::jsonb, error = own.error::jsonb,
+           lease_owner = null, lease_expires_at = null, finished_at = greatest(t.started_at, flowforge.clock())
+      from own
+     where t.id = own.id
+), news as materialized (
+    select dependent.id, count(*)::int as told, count(*) filter (where own.ending = 'failed')::int as failed,
+           count(*) filter (where own.ending <> 'succeeded')::int as unsucceeded
+      from own
+     cross join unnest(own.dependents) as dependent (id)
+     group by dependent.id
+), waiting as materialized (
+    select t.id, t.state
+      from flowforge.task_run t
+     where t.id = any(array(select id from news))
+     order by t.id
+       for no key update
+), dependent as (
+    update flowforge.task_run t
+       set upstream_remaining = t.upstream_remaining - news.told,
+           upstream_failed = t.upstream_failed + news.failed,
+           upstream_unsucceeded = t.upstream_unsucceeded + news.unsucceeded,
+           state = case when t.upstream_remaining > news.told then 'pending'
+                        when t."when" = 'all_done'
+                          or t."when" = 'all_succeeded' and t.upstream_unsucceeded + news.unsucceeded = 0
+                          or t."when" = 'none_failed' and t.upstream_failed + news.failed = 0
+                          or t."when" = 'any_failed' and t.upstream_failed + news.failed > 0 then 'ready'
+                        else 'pending'
+                   end
+      from news
+      join waiting on waiting.id = news.id
+     where t.id = waiting.id and waiting.state = 'pending'
+    returning t.id, t.organization_id, t.workflow_run_id, t.task_id, t.state, t.fencing_token, t.attempt,
+              t.upstream_remaining
+), owed as (
+    insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                          fencing_token_snapshot, attempt_snapshot)
+    select d.organization_id, d.id, d.workflow_run_id, t.queue, run.priority,
+           jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id), d.fencing_token, d.attempt
+      from dependent d
+      join run on run.id = d.workflow_run_id
+      join flowforge.task t on t.id = d.task_id
+      join flowforge.workflow w on w.id = run.workflow_id
+     where d.state = 'ready'
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, ending, state, ending, attempt, fencing_token, error::jsonb - 'traceback'
+      from own
+     union all
+    select organization_id, id, 'readied', 'pending', 'ready', attempt, fencing_token, null
+      from dependent
+     where state = 'ready'
+     union all
+    select held.organization_id, held.id, 'refused', held.state, held.state, held.attempt, held.fencing_token,
+           jsonb_build_object('token', outcome.token, 'outcome', outcome.state)
+      from held
+      join outcome on outcome.id = held.id
+     where outcome.token < held.fencing_token
+), tally as materialized (
+    select workflow_run_id, count(*)::int as ended, count(*) filter (where ending = 'failed' and required)::int as failed
+      from own
+     group by workflow_run_id
+), counted as (
+    update flowforge.workflow_run r
+       set tasks_remaining = r.tasks_remaining - tally.ended,
+           tasks_failed = r.tasks_failed + tally.failed,
+           state = case when r.tasks_remaining > tally.ended then r.state
+                        when r.tasks_failed + tally.failed > 0 then 'failed'
+                        when r.cancel_requested_at is not null then 'cancelled'
+                        else 'succeeded'
+                   end,
+           finished_at = case when r.tasks_remaining = tally.ended
+                              then greatest(r.started_at, flowforge.clock())
+                         end
+      from tally
+      join run on run.id = tally.workflow_run_id
+     where r.id = run.id and run.state in ('pending', 'running')
+    returning r.id, r.organization_id, run.state as from_state, r.state, r.tasks_remaining
+), run_told as (
+    insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, from_state, to_state)
+    select organization_id, id, state, from_state, state
+      from counted
+     where tasks_remaining = 0
+)
+select id, workflow_run_id, fencing_token as token, 'ended' as became
+  from own
+ union all
+select id, workflow_run_id, fencing_token, case state when 'ready' then 'ready' else 'unwanted' end
+  from dependent
+ where upstream_remaining = 0
+ union all
+select held.id, held.workflow_run_id, held.fencing_token,
+       case when held.fencing_token = outcome.token and held.state = outcome.state then 'ended before' else 'refused' end
+  from held
+  join outcome on outcome.id = held.id
+ where held.id not in (select id from own);
+
+
+-- name: release
+-- running -> ready at the caller's token, which becomes one more, with a new dispatch owed
+-- retry charges an attempt and one of failures_left; hand_back charges nothing. Who is asked to cancel is not released:
+-- it comes back as `cancel`, and its owner ends it.
+with asked as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::text[])
+           as asked (id, token, delay, error)
+), held as materialized (
+    select t.id, t.state, t.fencing_token, t.attempt, t.failures_left, t.cancel_requested_at, t.organization_id
+      from flowforge.task_run t
+     where t.id = any(%(ids)s::uuid[])
+     order by t.id
+       for no key update
+), own as materialized (
+    select held.*, asked.delay, asked.error
+      from held
+      join asked on asked.id = held.id and asked.token = held.fencing_token
+     where held.state = 'running'
+), released as (
+    update flowforge.task_run t
+       set state = 'ready', attempt = t.attempt + %(charge)s, failures_left = t.failures_left - %(charge)s,
+           fencing_token = t.fencing_token + 1, lease_owner = null, lease_expires_at = null,
+           error = coalesce(own.error::jsonb, t.error)
+      from own
+     where t.id = own.id and own.cancel_requested_at is null and own.failures_left >= %(charge)s
+    returning t.id, t.organization_id, t.workflow_run_id, t.task_id, t.attempt, t.fencing_token, own.delay, own.error
+), owed as (
+    insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                          fencing_token_snapshot, attempt_snapshot, available_at)
+    select m.organization_id, m.id, m.workflow_run_id, t.queue, r.priority,
+           jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id), m.fencing_token, m.attempt,
+           flowforge.clock() + m.delay
+      from released m
+      join flowforge.workflow_run r on r.id = m.workflow_run_id
+      join flowforge.task t on t.id = m.task_id
+      join flowforge.workflow w on w.id = r.workflow_id
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, %(kind)s, 'running', 'ready', attempt, fencing_token,
+           coalesce(error::jsonb - 'traceback', '{}') || jsonb_build_object('delay', extract(epoch from delay))
+      from released
+     union all
+    select held.organization_id, held.id, 'refused', held.state, held.state, held.attempt, held.fencing_token,
+           jsonb_build_object('token', asked.token, 'outcome', %(kind)s::text)
+      from held
+      join asked on asked.id = held.id
+     where asked.token < held.fencing_token
+)
+select own.id, case when own.cancel_requested_at is not null then 'cancel'
+                    when own.failures_left < %(charge)s then 'exhausted'
+                    else 'ready'
+               end as became
+  from own;
+
+
+-- name: defer
+-- ready -> ready at the message's token, due later: this worker cannot take it. One event for each new reason.
+with asked as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(reasons)s::text[]) as asked (id, token, reason)
+), held as materialized (
+    select t.id, t.organization_id, t.state, t.attempt, t.fencing_token, t.deferred_because
+      from flowforge.task_run t
+     where t.id = any(%(ids)s::uuid[])
+     order by t.id
+       for no key update
+), own as materialized (
+    select held.*, asked.reason
+      from held
+      join asked on asked.id = held.id and asked.token = held.fencing_token
+     where held.state = 'ready'
+), deferred as (
+    update flowforge.task_run t
+       set deferred_because = own.reason
+      from own
+     where t.id = own.id and own.deferred_because is distinct from own.reason
+), later as (
+    update flowforge.outbox_message o
+       set published_at = null, available_at = flowforge.clock() + %(delay)s::interval
+      from own
+     where o.task_run_id = own.id and o.fencing_token_snapshot = own.fencing_token
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, 'deferred', 'ready', 'ready', attempt, fencing_token,
+           jsonb_build_object('reason', reason)
+      from own
+     where deferred_because is distinct from reason
+)
+select id
+  from own;
+
+
+-- name: expire
+-- running, lease over -> ready at the next token, attempt + 1, one of losses_left, with backoff and jitter
+-- The first loss is due at once. What has no loss left, or is asked to cancel, comes back to be finished as overdue.
+with late as materialized (
+    select t.id
+      from flowforge.task_run t
+     where t.state = 'running' and t.lease_expires_at < flowforge.clock()
+     order by t.lease_expires_at
+     limit %(limit)s
+), held as materialized (
+    select t.id, t.organization_id, t.workflow_run_id, t.task_id, t.state, t.fencing_token, t.lease_owner,
+           t.lease_expires_at, t.losses_left, t.cancel_requested_at
+      from flowforge.task_run t
+     where t.id = any(array(select id from late))
+     order by t.id
+       for no key update skip locked
+), own as materialized (
+    select held.*
+      from held
+     where held.state = 'running' and held.lease_expires_at < flowforge.clock()
+), expired as (
+    update flowforge.task_run t
+       set state = 'ready', attempt = t.attempt + 1, losses_left = t.losses_left - 1,
+           fencing_token = t.fencing_token + 1, lease_owner = null, lease_expires_at = null
+      from own
+     where t.id = own.id and own.losses_left > 0 and own.cancel_requested_at is null
+    returning t.id, t.organization_id, t.workflow_run_id, t.task_id, t.attempt, t.fencing_token, t.losses_left,
+              own.lease_owner as owner
+), owed as (
+    insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                          fencing_token_snapshot, attempt_snapshot, available_at)
+    select x.organization_id, x.id, x.workflow_run_id, t.queue, r.priority,
+           jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id), x.fencing_token, x.attempt,
+           flowforge.clock() + least(2 ^ least(t.lost - 1 - x.losses_left, 20) - 1, 300) * (0.5 + random() / 2)
+                             * interval '1 second'
+      from expired x
+      join flowforge.workflow_run r on r.id = x.workflow_run_id
+      join flowforge.task t on t.id = x.task_id
+      join flowforge.workflow w on w.id = r.workflow_id
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, 'expired', 'running', 'ready', attempt, fencing_token,
+           jsonb_build_object('owner', owner)
+      from expired
+)
+select id, workflow_run_id, fencing_token as token, lease_owner as owner,
+       case when cancel_requested_at is not null then 'cancel'
+            when losses_left = 0 then 'exhausted'
+            else 'ready'
+       end as became
+  from own;
+
+
+-- name: take
+-- outbox: due -> published, for one queue, most urgent first; committed only after the broker has confirmed
+-- The low-water mark spares a walk over dead entries that an old snapshot keeps in the index.
+with due as materialized (
+    select o.id
+      from flowforge.outbox_message o
+     where o.routing_key = %(queue)s and o.published_at is null and o.available_at <= flowforge.clock()
+       and (o.priority, o.available_at) >= (cast(%(priority)s as smallint), %(available_at)s::timestamptz)
+     order by o.priority, o.available_at
+     limit %(limit)s
+       for no key update skip locked
+)
+update flowforge.outbox_message o
+   set published_at = flowforge.clock()
+  from due
+ where o.id = due.id
+returning o.task_run_id, o.workflow_run_id, o.organization_id, o.fencing_token_snapshot as token,
+          o.attempt_snapshot as attempt, o.payload, o.priority, o.available_at;
+
+
+-- name: resend
+-- outbox: published -> due again, where it is still as it was when it was found missing from the broker
+update flowforge.outbox_message o
+   set published_at = null
+  from unnest(%(ids)s::uuid[], %(published)s::timestamptz[]) as lost (id, published_at)
+ where o.id = lost.id and o.published_at = lost.published_at
+returning o.routing_key as queue;
