@@ -114,7 +114,7 @@ def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any])
 
 @cache
 def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
-    """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`."""
+    """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`, in the file's order."""
     text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
-    blocks = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
+    blocks = re.split(r"^-- name: (.+)$", text, flags=re.MULTILINE)[1:]
     return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from flowforge.transitions.dispatch import Dispatch, Mark, defer, resend, take
 from flowforge.transitions.ending import Ending, Outcome, finish, skip
-from flowforge.transitions.leases import Claim, Late, Release, claim, expire, hand_back, renew, retry
-from flowforge.transitions.starting import NewRun, start_run
+from flowforge.transitions.leases import Claim, Late, Release, claim, expire, guard, hand_back, renew, retry
+from flowforge.transitions.starting import NewRun, Reservation, reserve, start_run
 
 __all__ = [
     "Claim",
@@ -21,13 +21,16 @@ __all__ = [
     "NewRun",
     "Outcome",
     "Release",
+    "Reservation",
     "claim",
     "defer",
     "expire",
     "finish",
+    "guard",
     "hand_back",
     "renew",
     "resend",
+    "reserve",
     "retry",
     "skip",
     "start_run",

@@ -1,4 +1,4 @@
-"""claim, renew, retry, hand_back and expire: who owns a task run, and until when."""
+"""claim, renew, guard, retry, hand_back and expire: who owns a task run, and until when."""
 
 from __future__ import annotations
 
@@ -81,6 +81,11 @@ def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: fl
         },
     )
     return {row.id: row.answer for row in rows}
+
+
+def guard(connection: Connection, task_run_id: UUID, token: int) -> bool:
+    """Lock a task run in the connection's transaction if it is still owned at this token; say whether it is."""
+    return bool(fetch(connection, _SQL["guard"], {"id": task_run_id, "token": token}))
 
 
 def retry(connection: Connection, failures: Sequence[Release]) -> dict[UUID, str]:

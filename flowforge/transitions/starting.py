@@ -1,7 +1,8 @@
-"""start_run: the first verb of a run's life."""
+"""start_run and reserve: the first verbs of a run's life."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from flowforge.db import fetch, load_statements
@@ -41,3 +42,34 @@ def start_run(connection: Connection, runs: Sequence[NewRun]) -> dict[UUID, int]
         },
     )
     return {row.workflow_run_id: row.tasks for row in rows}
+
+
+class Reservation(NamedTuple):
+    """An idempotency key that is to stand for a run for `ttl` seconds; `user` is None until there are users."""
+
+    organization_id: UUID
+    user: str | None
+    key: str
+    fingerprint: str
+    run_id: UUID
+    ttl: float
+
+
+def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str]:
+    """
+    Let the key stand for the run, or find the run that it stands for already. Return that run's id and fingerprint.
+
+    Waits for a transaction that holds the same key, so that of many at once exactly one starts the run.
+    """
+    parameters = {
+        "organization": reservation.organization_id,
+        "user": reservation.user,
+        "key": reservation.key,
+        "fingerprint": reservation.fingerprint,
+        "run": reservation.run_id,
+        "ttl": timedelta(seconds=reservation.ttl),
+    }
+    if fetch(connection, _SQL["reserve"], parameters):
+        return reservation.run_id, reservation.fingerprint
+    (row,) = fetch(connection, _SQL["reserved"], parameters)
+    return row.workflow_run_id, row.fingerprint

@@ -462,3 +462,29 @@ update flowforge.outbox_message o
   from unnest(%(ids)s::uuid[], %(published)s::timestamptz[]) as lost (id, published_at)
  where o.id = lost.id and o.published_at = lost.published_at
 returning o.routing_key as queue;
+
+
+-- name: reserve
+-- idempotency key: – -> stands for this run, unless it stands for another and has not expired
+insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at)
+select %(organization)s::uuid, %(user)s, %(key)s, %(fingerprint)s, %(run)s::uuid,
+       flowforge.clock() + %(ttl)s::interval
+    on conflict on constraint uniq_idempotency_organization_user_key
+    do update set fingerprint = excluded.fingerprint, workflow_run_id = excluded.workflow_run_id,
+                  created_at = flowforge.clock(), expires_at = excluded.expires_at
+           where k.expires_at < flowforge.clock()
+returning k.workflow_run_id;
+
+
+-- name: reserved
+select k.workflow_run_id, k.fingerprint
+  from flowforge.idempotency_key k
+ where k.organization_id = %(organization)s::uuid and k.user_id is not distinct from %(user)s and k.key = %(key)s;
+
+
+-- name: guard
+-- running, at the caller's token: locked until the caller's own transaction ends, so that nobody takes it meanwhile
+select t.id
+  from flowforge.task_run t
+ where t.id = %(id)s::uuid and t.state || '' = 'running' and t.fencing_token = %(token)s
+   for share;

@@ -8,33 +8,33 @@ page for light and dark. What is drawn is also said, in `aria-label`. All text i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 ROW, THICK, AXIS = 26, 16, 24  # pixels: from row to row, of a bar, of the axis below
-LABELS, PLOT = 25.0, 57.0  # per cent of the width: names at the left, bars in the middle; figures take the rest
+LABELS, PLOT = 18, 60  # per cent of the width: names at the left, bars in the middle, the rest for what is said
+THINNEST = 0.3  # per cent: the smallest share of a large whole stays visible
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a chart: its name, where its bar begins and how long it is, what is said beside it, its colour."""
+    """A row of a chart: its name, the length of its bar, what is said beside it, where it begins, how it looks."""
 
     label: str
     length: float
     text: str
     start: float = 0
     colour: str = "code"
-    hatched: bool = False
 
 
-def bars(rows: Sequence[Bar], *, name: str, tick: Callable[[float], str]) -> str:
-    """Draw one bar a row over a common axis, whose values `tick` writes."""
-    values = ticks(max((row.start + row.length for row in rows), default=0))
-    scale = PLOT / values[-1]
-    bottom = ROW * len(rows)
-    grid = (_tick(LABELS + value * scale, bottom, tick(value)) for value in values)
-    drawn = (_row(row, number * ROW, scale) for number, row in enumerate(rows))
+def bars(rows: Sequence[Bar], *, name: str, unit: str = "", column: bool = False) -> str:
+    """Draw a bar a row over one axis; without a unit its values are whole. Texts stand at their bars or in a column."""
+    top = max((row.start + row.length for row in rows), default=0) or 1
+    scale, bottom = PLOT / top, ROW * len(rows)
+    values = ticks(top, least=0 if unit else 1)
+    grid = (_tick(LABELS + value * scale, bottom, f"{value:,.10g}{unit}") for value in values)
+    drawn = (_row(row, number * ROW, scale, column=column) for number, row in enumerate(rows))
     return _svg(name, rows, bottom + AXIS, [*grid, *drawn])
 
 
@@ -48,13 +48,11 @@ def stack(parts: Sequence[Bar], *, name: str) -> str:
     return _svg(name, parts, 36, drawn)
 
 
-def ticks(top: float, *, most: int = 6) -> list[float]:
-    """Choose round values from 0 to `top` or a little beyond, in steps of 1, 2 or 5 times a power of ten."""
-    if top <= 0:
-        return [0, 1]
+def ticks(top: float, *, least: float = 0, most: int = 6) -> list[float]:
+    """Choose round values from 0 to at most `top`: steps of 1, 2 or 5 times a power of ten, and at least `least`."""
     power = 10.0 ** math.floor(math.log10(top / most))
-    step = next(factor * power for factor in (1, 2, 5, 10) if top <= factor * power * most * (1 + 1e-9))
-    return [number * step for number in range(math.ceil(top / step - 1e-9) + 1)]
+    step = max(least, power * next(factor for factor in (1, 2, 5, 10) if factor * power * most >= top))
+    return [number * step for number in range(int(top / step) + 1)]
 
 
 def shorten(text: str, most: int) -> str:
@@ -63,17 +61,12 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
-def _row(row: Bar, top: int, scale: float) -> str:
-    middle = top + ROW / 2
-    start, width = LABELS + row.start * scale, max(row.length * scale, 0.25)
-    hatching = _rect(start, top + (ROW - THICK) / 2, width, THICK, "hatching") if row.hatched else ""
-    beside = LABELS + PLOT if row.start else start + width
-    return (
-        f"<g>{_tooltip(row)}"
-        f"{_text(LABELS, middle, shorten(row.label, 34), 'label', -10)}"
-        f"{_rect(start, top + (ROW - THICK) / 2, width, THICK, row.colour)}{hatching}"
-        f"{_text(beside, middle, shorten(row.text, 34), 'value', 8)}</g>"
-    )
+def _row(row: Bar, top: int, scale: float, *, column: bool) -> str:
+    start, width = LABELS + row.start * scale, row.length * scale
+    middle, edge = top + ROW / 2, top + (ROW - THICK) / 2
+    label = _text(LABELS, middle, shorten(row.label, 34), "label", -10)
+    beside = _text(LABELS + PLOT if column else start + width, middle, row.text, "value", 8)
+    return f"<g>{_tooltip(row)}{label}{_rect(start, edge, width, THICK, row.colour)}{beside}</g>"
 
 
 def _tick(x: float, bottom: int, text: str) -> str:
@@ -82,6 +75,7 @@ def _tick(x: float, bottom: int, text: str) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
+    width = max(width, THINNEST)
     return f'<rect class="{colour}" x="{x:.2f}%" y="{y:g}" width="{width:.2f}%" height="{height:g}" rx="2"/>'
 
 

@@ -7,81 +7,19 @@ shares, `differences` says where the two disagree. Everything returned survives 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from itertools import groupby
 from pathlib import Path
 
-from flowforge.embedded.demo.source import Counts, Function, Source, measure
+from flowforge.embedded.demo.figures import Content, Counts, Function, Package, Share, Survey, Unparsed
+from flowforge.embedded.demo.source import Source, measure
 
 FIGURES = [figure.name for figure in fields(Counts)]
 LONGEST = 20  # kept by each share as by the survey: all of the longest may be in one share
 SKIPPED = frozenset({"__pycache__", "dist-packages", "node_modules", "site-packages"})
-
-
-@dataclass(frozen=True)
-class Content:
-    """The files that hold the same bytes."""
-
-    bytes: int
-    lines: int
-    files: list[str]
-
-    @property
-    def needless(self) -> int:
-        """The bytes that would be saved by keeping one copy."""
-        return self.bytes * (len(self.files) - 1)
-
-    def __str__(self) -> str:
-        return f"{' = '.join(self.files)} ({self.bytes:,} bytes each)"
-
-
-@dataclass(frozen=True)
-class Package:
-    """A top-level package (`json/`) or module (`abc.py`) of the tree."""
-
-    name: str
-    lines: int
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.lines:,} lines)"
-
-
-@dataclass(frozen=True)
-class Unparsed:
-    """A file that could not be read, decoded or parsed, and why."""
-
-    file: str
-    lines: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file} ({self.lines:,} lines): {self.reason}"
-
-
-@dataclass(frozen=True)
-class Share:
-    """What was found in some of the files. `contents` is by SHA-256, without the empty files, which repeat nothing."""
-
-    totals: Counts
-    longest: list[Function]
-    contents: dict[str, Content]
-    packages: dict[str, int]
-    unparsed: list[Unparsed]
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What was found in all files: the longest functions, costliest duplicates and largest packages first."""
-
-    totals: Counts
-    longest: list[Function]
-    duplicates: list[Content]
-    packages: list[Package]
-    unparsed: list[Unparsed]
 
 
 def list_files(directory: Path) -> list[str]:
@@ -92,7 +30,7 @@ def list_files(directory: Path) -> list[str]:
     listed stands in the list itself: reading it fails, and so it is counted.
     """
     if not directory.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+        raise NotADirectoryError(f"not a directory: {directory}")
     closed: list[OSError] = []
     paths: list[Path] = []
     for root, folders, names in os.walk(directory, onerror=closed.append):
@@ -196,7 +134,7 @@ def _content(same: Sequence[Source]) -> Content:
 
 
 def _add(counts: Iterable[Counts]) -> Counts:
-    return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
+    return Counts(*map(sum, zip(*(astuple(one) for one in counts), strict=True)))
 
 
 def _unite(contents: Iterable[tuple[str, Content]]) -> dict[str, Content]:

@@ -1,0 +1,98 @@
+"""Storing definitions, which never change, and recording which version was deployed when."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from peewee import IntegrityError, chunked, fn
+
+from flowforge import insights
+from flowforge.client.engine import engine
+from flowforge.models import DEFAULT_ORGANIZATION, Deployment, Task, TaskDependency, Workflow
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from flowforge.workflow import Definition, StoredTask
+
+_ROWS_AT_ONCE = 500
+_TRIES = 5
+
+
+def deploy(
+    definition: Definition[Any],
+    *,
+    repository: str | None = None,
+    ref: str | None = None,
+    commit: str | None = None,
+    organization: UUID = DEFAULT_ORGANIZATION,
+) -> Workflow:
+    """
+    Store the definition if it is new, and make its version the one that starts by name use.
+
+    Return the version's row. Deploying an older structure again makes that version current again.
+    """
+    version = ensure_stored(definition, organization)
+    Deployment.create(
+        organization=organization,
+        workflow=version,
+        repository=repository,
+        ref=ref,
+        commit=commit,
+        deployed_by=f"cli:{getpass.getuser()}@{socket.gethostname()}",
+    )
+    return Workflow.get_by_id(version)  # type: ignore[no-any-return]
+
+
+def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
+    """Return the id of the version that has this structure; a new one is stored in a transaction of its own."""
+    known, key = engine().versions, (organization, definition.name, definition.digest)
+    if key not in known:
+        known[key] = insights.version_of(*key) or _store(definition, organization)
+    return known[key]
+
+
+def _store(definition: Definition[Any], organization: UUID) -> UUID:
+    """Insert the next version. Whoever loses the race for its number looks again, then takes the next."""
+    for _ in range(_TRIES):
+        try:
+            with engine().database.atomic():
+                return _insert(definition, organization)
+        except IntegrityError:
+            if version := insights.version_of(organization, definition.name, definition.digest):
+                return version
+    with engine().database.atomic():
+        return _insert(definition, organization)
+
+
+def _insert(definition: Definition[Any], organization: UUID) -> UUID:
+    same_name = (Workflow.organization == organization) & (Workflow.name == definition.name)
+    latest = Workflow.select(fn.max(Workflow.version)).where(same_name).scalar() or 0
+    row = Workflow.create(
+        organization=organization,
+        name=definition.name,
+        version=latest + 1,
+        digest=definition.digest,
+        description=definition.description,
+    )
+    structure = definition.structure()
+    ids = {task.key: uuid4() for task in structure}
+    tasks = [
+        {"id": ids[task.key], "workflow": row, "position": position, **_columns(task)}
+        for position, task in enumerate(structure, 1)
+    ]
+    edges = [{"upstream": ids[key], "downstream": ids[task.key]} for task in structure for key in task.upstream]
+    for model, rows in ((Task, tasks), (TaskDependency, edges)):
+        for batch in chunked(rows, _ROWS_AT_ONCE):
+            model.insert_many(batch).execute()
+    return row.id  # type: ignore[no-any-return]
+
+
+def _columns(task: StoredTask) -> dict[str, Any]:
+    durations = ("retry_delay", "retry_max_delay", "timeout")
+    columns = {name: value for name, value in vars(task).items() if name != "upstream"}
+    return columns | {name: timedelta(seconds=columns[name]) for name in durations}

@@ -1,0 +1,52 @@
+"""The process's one engine: its settings, its database, and its line to the publishers."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from flowforge import db
+from flowforge.broker import Runway, connect_redis
+from flowforge.settings import Settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+
+@dataclass
+class Engine:
+    """What every call of this process goes through."""
+
+    settings: Settings
+    database: db.Database
+    #: (organization, workflow name, digest) -> id of the stored version, which never changes.
+    versions: dict[tuple[UUID, str, str], UUID] = field(default_factory=dict)
+
+    @cached_property
+    def runway(self) -> Runway | None:
+        """The runway, or None where REDIS_URL is unset: publishers then find a start by themselves."""
+        return Runway(connect_redis(self.settings), self.settings.namespace) if self.settings.redis_url else None
+
+    def wake(self, word: bytes) -> None:
+        """Tell a publisher that something is due."""
+        if self.runway:
+            self.runway.wake(word)
+
+
+_lock = threading.Lock()
+_engine: Engine | None = None
+
+
+def configure(settings: Settings) -> Engine:
+    """Use these settings in this process, in place of the environment's."""
+    global _engine  # noqa: PLW0603 - one engine for each process is the point
+    with _lock:
+        _engine = Engine(settings, db.connect(settings))
+        return _engine
+
+
+def engine() -> Engine:
+    """Return the process's engine; the first call reads the environment. Raises `SettingsError`."""
+    return _engine or configure(Settings.from_env())

@@ -1,0 +1,64 @@
+"""The public Workflow: a definition that can be started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, overload
+
+from flowforge.client.inline import InlineRun, run_inline
+from flowforge.client.starting import Options
+from flowforge.models import DEFAULT_ORGANIZATION
+from flowforge.workflow import Definition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from flowforge.client.run import Run
+
+P = ParamSpec("P")
+
+
+class Workflow(Definition[P]):
+    """
+    A workflow: a name, the class of its parameters, and tasks written as plain functions.
+
+        sales = Workflow("daily-sales", Sales)
+
+        @sales.task
+        def extract(day: date) -> list[Order]: ...
+
+        run = sales.start(day=date(2026, 11, 29))
+    """
+
+    @overload
+    def __init__(self: Workflow[[]], name: str, *, description: str = ...) -> None: ...
+
+    @overload
+    def __init__(self, name: str, parameters: Callable[P, object], *, description: str = ...) -> None: ...
+
+    def __init__(self, name: str, parameters: Any = None, *, description: str = "") -> None:
+        """
+        Define a workflow.
+
+        `name` is 1-63 of `[a-z0-9._-]` and starts with a letter or digit; `parameters` is a dataclass or pydantic model.
+        """
+        super().__init__(name, parameters, description=description)
+
+    def options(
+        self,
+        *,
+        connection: Any = None,
+        idempotency_key: str | None = None,
+        priority: int = 0,
+        organization: UUID = DEFAULT_ORGANIZATION,
+    ) -> Options[P]:
+        """Return a view of this workflow whose starts have these options; see `Options`."""
+        return Options(self, connection, idempotency_key, priority, organization)
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Start a run in a transaction of its own. Raises `ParameterError` or `UnstorableValue`."""
+        return self.options().start(*args, **kwargs)
+
+    def run_inline(self, *args: P.args, **kwargs: P.kwargs) -> InlineRun:
+        """Run the same plan in this process, one task after the other: no servers, for tests."""
+        return run_inline(self, self.encode(*args, **kwargs))

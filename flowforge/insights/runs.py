@@ -1,0 +1,167 @@
+"""Reads of runs, task runs and their history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from peewee import JOIN, fn
+
+from flowforge.models import OutboxMessage, Task, TaskRun, TaskRunEvent, Workflow, WorkflowRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as a line of a list: `tasks` counts its task runs by state."""
+
+    id: UUID
+    workflow: str
+    version: int
+    state: str
+    parameters: dict[str, Any]
+    priority: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    tasks: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """A task run as a line of its run; `due_at` is when a ready one may be dispatched."""
+
+    id: UUID
+    key: str
+    state: str
+    attempt: int
+    fencing_token: int
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    due_at: datetime | None
+    deferred_because: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: dict[str, str] | None
+
+
+def run_state(organization: UUID, run_id: UUID) -> str | None:
+    """Return a run's state, or None if there is no such run."""
+    return _runs(organization, WorkflowRun.state).where(WorkflowRun.id == run_id).scalar()  # type: ignore[no-any-return]
+
+
+def find_runs(organization: UUID, prefix: str) -> list[UUID]:
+    """Return the ids, at most ten, that begin with `prefix` (hexadecimal digits and dashes)."""
+    query = _runs(organization, WorkflowRun.id).where(WorkflowRun.id.cast("text").startswith(prefix.lower()))
+    return [row[0] for row in query.limit(10).tuples()]
+
+
+def run_summary(organization: UUID, run_id: UUID) -> RunSummary | None:
+    """Return one run, or None if there is no such run."""
+    return next(iter(_summaries(_detailed(organization).where(WorkflowRun.id == run_id))), None)
+
+
+def list_runs(
+    organization: UUID, *, workflow: str | None = None, state: str | None = None, limit: int = 20
+) -> list[RunSummary]:
+    """Return the latest runs first, of a workflow or in a state if one is named."""
+    query = _detailed(organization).order_by(WorkflowRun.created_at.desc()).limit(limit)
+    query = query.where(Workflow.name == workflow) if workflow else query
+    return _summaries(query.where(WorkflowRun.state == state) if state else query)
+
+
+def task_summaries(organization: UUID, run_id: UUID) -> list[TaskSummary]:
+    """Return a run's task runs in order of definition."""
+    query = (
+        TaskRun.select(TaskRun, Task.key, OutboxMessage.available_at)
+        .join(Task)
+        .switch(TaskRun)
+        .join(OutboxMessage, JOIN.LEFT_OUTER, on=(OutboxMessage.task_run == TaskRun.id), attr="owed")
+        .where((TaskRun.organization_id == organization) & (TaskRun.workflow_run == run_id))
+        .order_by(Task.position)
+    )
+    return [_task(row) for row in query]
+
+
+def task_events(organization: UUID, run_id: UUID) -> list[TaskRunEvent]:
+    """Return the events of a run's task runs, oldest first; `event.task_run.task.key` names the task."""
+    query = (
+        TaskRunEvent.select(TaskRunEvent, TaskRun, Task)
+        .join(TaskRun)
+        .join(Task)
+        .where((TaskRun.organization_id == organization) & (TaskRun.workflow_run == run_id))
+        .order_by(TaskRunEvent.created_at)
+    )
+    return list(query)
+
+
+def task_outcome(organization: UUID, run_id: UUID, key: str) -> TaskRun | None:
+    """Return a task run with its result and error, or None if the run has no such task."""
+    query = (
+        TaskRun.select(TaskRun.state, TaskRun.result, TaskRun.error)
+        .join(Task)
+        .where((TaskRun.organization_id == organization) & (TaskRun.workflow_run == run_id) & (Task.key == key))
+    )
+    return query.first()  # type: ignore[no-any-return]
+
+
+def _runs(organization: UUID, *columns: Any) -> Any:
+    return WorkflowRun.select(*columns).where(WorkflowRun.organization == organization)
+
+
+def _detailed(organization: UUID) -> Any:
+    return _runs(organization, WorkflowRun, Workflow.name, Workflow.version).join(Workflow)
+
+
+def _summaries(query: Any) -> list[RunSummary]:
+    rows = list(query)
+    counts = _task_counts(row.id for row in rows)
+    return [
+        RunSummary(
+            id=row.id,
+            workflow=row.workflow.name,
+            version=row.workflow.version,
+            state=row.state,
+            parameters=row.parameters,
+            priority=row.priority,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            tasks=counts.get(row.id, {}),
+        )
+        for row in rows
+    ]
+
+
+def _task_counts(run_ids: Iterable[UUID]) -> dict[UUID, dict[str, int]]:
+    query = (
+        TaskRun.select(TaskRun.workflow_run, TaskRun.state, fn.count(TaskRun.id))
+        .where(TaskRun.workflow_run.in_(list(run_ids)))
+        .group_by(TaskRun.workflow_run, TaskRun.state)
+    )
+    counts: dict[UUID, dict[str, int]] = {}
+    for run_id, state, number in query.tuples():
+        counts.setdefault(run_id, {})[state] = number
+    return counts
+
+
+def _task(row: TaskRun) -> TaskSummary:
+    owed = getattr(row, "owed", None)
+    return TaskSummary(
+        id=row.id,
+        key=row.task.key,
+        state=row.state,
+        attempt=row.attempt,
+        fencing_token=row.fencing_token,
+        lease_owner=row.lease_owner,
+        lease_expires_at=row.lease_expires_at,
+        due_at=owed.available_at if owed else None,
+        deferred_because=row.deferred_because,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+    )

@@ -1,0 +1,96 @@
+"""
+publish: take due dispatches, hand them to the broker, mark them. And recover those that the broker lost.
+
+PostgreSQL is the queue; Redis holds a short runway, so that a backlog is never sent twice and a wiped Redis refills.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flowforge import insights, transitions
+from flowforge.transitions import Mark
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from flowforge.broker import Runway
+    from flowforge.db import Database
+
+#: Seconds after which a queue is read from its start again, for rows that became due below the low-water mark.
+_FULL_SCAN_EVERY = 5.0
+#: Seconds that a published dispatch may stay unclaimed before it is looked for.
+LOST_AFTER = 5.0
+
+
+@dataclass
+class _LowWater:
+    """Where the next read of a queue begins: dead entries before it need not be walked."""
+
+    mark: Mark = field(default_factory=Mark)
+    full_scan_at: float = 0.0
+
+    def start(self) -> Mark:
+        """Return the mark, or the very start when a full scan is due."""
+        if time.monotonic() >= self.full_scan_at:
+            self.mark, self.full_scan_at = Mark(), time.monotonic() + _FULL_SCAN_EVERY
+        return self.mark
+
+
+class Publisher:
+    """One publisher; any number may run at once, because each skips the rows that another holds."""
+
+    def __init__(self, database: Database, runway: Runway, *, limit: int) -> None:
+        """Publish so that at most `limit` dispatches of a queue wait in Redis."""
+        self._database, self._runway, self._limit = database, runway, limit
+        self._low_water: dict[str, _LowWater] = {}
+
+    def publish(self) -> int:
+        """Publish what is due on every queue, as far as there is room; return how many dispatches that were."""
+        queues = self._database.perform(insights.waiting_queues)
+        return sum(self._publish(queue) for queue in queues)
+
+    def _publish(self, queue: str) -> int:
+        room = self._limit - self._runway.length(queue)
+        if room <= 0:
+            return 0
+        low_water = self._low_water.setdefault(queue, _LowWater())
+        start = low_water.start()
+        published, low_water.mark = self._hand_over(queue, room, start)
+        if published < room and start != Mark():
+            # Nothing left above the mark: what is due below it is found now, not at the next full scan.
+            low_water.mark = Mark()
+            again, low_water.mark = self._hand_over(queue, room - published, Mark())
+            published += again
+        return published
+
+    def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
+        """Take, push and commit: a push that fails leaves every row due, a commit that fails sends a harmless double."""
+        self._database.raw()
+        with self._database.atomic():
+            dispatches, mark = transitions.take(self._database.raw(), queue, limit=limit, after=after)
+            if dispatches:
+                self._runway.push(queue, [dispatch.encode() for dispatch in dispatches])
+        return len(dispatches), mark
+
+
+def recover(database: Database, runway: Runway, *, limit: int) -> int:
+    """
+    Make dispatches due again that were published, not claimed, and stand in no list of the broker.
+
+    The candidates are read before the lists: what is claimed in between is no longer as it was seen, and is left alone.
+    """
+    candidates = database.perform(insights.published_before, LOST_AFTER, limit=limit)
+    waiting = {queue: _waiting(runway, queue) for queue in {row.queue for row in candidates}}
+    missing = [row for row in candidates if (row.task_run_id, row.token) not in waiting[row.queue]]
+    queues = database.perform(transitions.resend, [(row.id, row.published_at) for row in missing])
+    if queues:
+        runway.wake()
+    return len(queues)
+
+
+def _waiting(runway: Runway, queue: str) -> set[tuple[UUID, int]]:
+    dispatches = (transitions.Dispatch.decode(data) for data in runway.members(queue))
+    return {(dispatch.task_run_id, dispatch.token) for dispatch in dispatches}

@@ -1,0 +1,253 @@
+"""
+A workflow's definition: its name, its parameters class, and its tasks in the order in which they were written.
+
+A task can only refer to tasks above it, so a cycle cannot be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import dramatiq
+from pydantic import ValidationError
+
+from flowforge.errors import DefinitionError, ParameterError, did_you_mean
+from flowforge.states import When
+from flowforge.workflow import binding, values
+from flowforge.workflow.retry import Duration, Retry, seconds
+from flowforge.workflow.task import Interrupt, Task, upstream_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
+
+
+class Decorator(Protocol):
+    """What `@workflow.task(…)` leaves to be applied to a function."""
+
+    def __call__(self, function: Callable[Q, R], /) -> Task[Q, R]:
+        """Make the function a task."""
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """A task as a version stores it: everything the engine needs, and nothing of the code. Durations in seconds."""
+
+    key: str
+    inputs: Mapping[str, dict[str, Any]]
+    upstream: tuple[str, ...]
+    when: str
+    required: bool
+    queue: str
+    attempts: int
+    lost: int
+    retry_delay: float
+    retry_factor: float
+    retry_max_delay: float
+    timeout: float
+
+    @classmethod
+    def of(cls, task: Task[..., Any]) -> StoredTask:
+        """Return what is stored of a task in code."""
+        retry = task.retry
+        return cls(
+            key=task.key,
+            inputs=task.inputs,
+            upstream=task.upstream,
+            when=task.when.value,
+            required=task.required,
+            queue=task.queue,
+            attempts=retry.attempts,
+            lost=retry.lost,
+            retry_delay=seconds(retry.delay, "delay"),
+            retry_factor=float(retry.factor),
+            retry_max_delay=seconds(retry.max_delay, "max_delay"),
+            timeout=task.timeout,
+        )
+
+
+class Definition(Generic[P]):
+    """A workflow without the means to start it."""
+
+    def __init__(self, name: str, parameters: type[Any] | None = None, *, description: str = "") -> None:
+        """
+        Define a workflow.
+
+        `name` is 1-63 of `[a-z0-9._-]` and starts with a letter or digit; `parameters` is a dataclass or pydantic model.
+        """
+        if not _NAME.fullmatch(name):
+            raise DefinitionError(f"workflow name {name!r}: use 1-63 of a-z, 0-9, '.', '_', '-', a letter or digit first")
+        self.name, self.parameters, self.description = name, parameters, description
+        self.fields = binding.fields_of(parameters, name)
+        self.tasks: dict[str, Task[..., Any]] = {}
+
+    def __repr__(self) -> str:
+        """Show the name and the number of tasks."""
+        return f"<{type(self).__name__} {self.name!r} with {len(self.tasks)} tasks>"
+
+    @overload
+    def task(
+        self,
+        function: Callable[Q, R],
+        /,
+        *,
+        key: str | None = ...,
+        inputs: Mapping[str, Any] | None = ...,
+        after: Task[..., Any] | Sequence[Task[..., Any]] = ...,
+        when: str = ...,
+        required: bool = ...,
+        retry: Retry = ...,
+        timeout: Duration = ...,
+        queue: str = ...,
+        interrupt: Interrupt = ...,
+    ) -> Task[Q, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        key: str | None = ...,
+        inputs: Mapping[str, Any] | None = ...,
+        after: Task[..., Any] | Sequence[Task[..., Any]] = ...,
+        when: str = ...,
+        required: bool = ...,
+        retry: Retry = ...,
+        timeout: Duration = ...,
+        queue: str = ...,
+        interrupt: Interrupt = ...,
+    ) -> Decorator: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """
+        Make a function, coroutine function or Dramatiq actor a task of this workflow; usable as a decorator.
+
+        `key` names it (default: the function's name). `inputs` says where arguments come from when their names do not:
+        a task, a list or dict of tasks, or a JSON constant. `after` adds order without data. `when` is the rule that
+        decides, once the last direct upstream has ended, whether it runs: `all_succeeded`, `none_failed`, `all_done` or
+        `any_failed`. Without `required` the run can succeed without it. `timeout` bounds one attempt; `interrupt` says
+        whether an exception may be raised into an attempt that ran out of time (`raise`) or not (`never`).
+
+        Raises `DefinitionError` that names task, option and remedy.
+        """
+        if function is None:
+            return lambda function: self._add(function, **options)
+        return self._add(function, **options)
+
+    def _add(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        after: Task[..., Any] | Sequence[Task[..., Any]] = (),
+        when: str = When.ALL_SUCCEEDED,
+        required: bool = True,
+        retry: Retry | None = None,
+        timeout: Duration = "1h",
+        queue: str = "default",
+        interrupt: Interrupt = "raise",
+    ) -> Task[..., Any]:
+        function = function.fn if isinstance(function, dramatiq.Actor) else function
+        key = function.__name__ if key is None else key
+        what = f"task {key!r} of workflow {self.name!r}"
+        self._check(key, queue, interrupt, what)
+        rule, scope = _rule(when, what), binding.Scope(self.name, self.tasks, self.fields)
+        sources, annotations = binding.bind(function, key, inputs or {}, rule, scope)
+        before = [after] if isinstance(after, Task) else after
+        upstream = {name for source in sources.values() for name in upstream_keys(source)}
+        upstream |= {binding.key_of(task, scope, f"{what}: after") for task in before}
+        limit = seconds(timeout, f"{what}: timeout")
+        if limit <= 0:
+            raise DefinitionError(f"{what}: timeout={timeout!r} must be positive")
+        self.tasks[key] = task = Task(
+            workflow=self.name,
+            key=key,
+            function=function,
+            inputs=sources,
+            upstream=tuple(sorted(upstream)),
+            retry=retry or Retry(),
+            timeout=limit,
+            when=rule,
+            required=required,
+            queue=queue,
+            interrupt=interrupt,
+            annotations=annotations,
+        )
+        return task
+
+    def _check(self, key: str, queue: str, interrupt: str, what: str) -> None:
+        if not _KEY.fullmatch(key):
+            raise DefinitionError(f"{what}: key must be 1-200 of A-Z, a-z, 0-9, '_', '.', ':', '-': give one with key=")
+        if key in self.tasks:
+            raise DefinitionError(f"{what}: there is a task of that key already: give another with key=")
+        if not _QUEUE.fullmatch(queue):
+            raise DefinitionError(f"{what}: queue={queue!r} must be 1-63 of A-Z, a-z, 0-9, '_', '.', ':', '-'")
+        if interrupt not in {"raise", "never"}:
+            raise DefinitionError(f"{what}: interrupt={interrupt!r} must be 'raise' or 'never'")
+
+    def structure(self) -> list[StoredTask]:
+        """Return the tasks as they are stored, in order of definition. Raises `DefinitionError` if there is none."""
+        if not self.tasks:
+            raise DefinitionError(f"workflow {self.name!r} has no tasks: add one with @workflow.task")
+        return [StoredTask.of(task) for task in self.tasks.values()]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the canonical structure: equal for two definitions that the engine treats alike."""
+        tasks = sorted((vars(task) for task in self.structure()), key=_by_key)
+        return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+
+    def encode(self, *args: Any, **kwargs: Any) -> str:
+        """
+        Check a run's parameters against the parameters class; return them as JSON text.
+
+        Raises `ParameterError` that names the field, the value and the remedy.
+        """
+        if self.parameters is None:
+            return self._encode_nothing(args, kwargs)
+        if unknown := [name for name in kwargs if name not in self.fields]:
+            raise ParameterError(f"workflow {self.name!r} has no parameter {unknown[0]!r}"
+                                 f"{did_you_mean(unknown[0], self.fields)}")
+        try:
+            bound = inspect.signature(self.parameters).bind(*args, **kwargs)
+            checked = values.adapter(self.parameters).validate_python(bound.arguments)
+        except TypeError as error:
+            raise ParameterError(f"workflow {self.name!r}: {error}") from None
+        except ValidationError as error:
+            raise ParameterError(f"workflow {self.name!r}: {_first(error)}") from None
+        return values.encode(checked, f"parameters of workflow {self.name!r}")
+
+    def _encode_nothing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if args or kwargs:
+            raise ParameterError(f"workflow {self.name!r} takes no parameters: give it a parameters class")
+        return "{}"
+
+
+def _rule(when: str, what: str) -> When:
+    try:
+        return When(when)
+    except ValueError:
+        raise DefinitionError(f"{what}: when={when!r} is no rule{did_you_mean(when, When)}: use {', '.join(When)}") from None
+
+
+def _by_key(task: Mapping[str, Any]) -> str:
+    return str(task["key"])
+
+
+def _first(error: ValidationError) -> str:
+    """Say the first problem: where, what, and the value that was given."""
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"])
+    return f"parameter {field!r}: {problem['msg']} (got {problem['input']!r})"

@@ -1,0 +1,112 @@
+"""Task runs in every state, with neighbours; what is stored about them; and transactions held open."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from peewee import SQL
+
+from flowforge import models, transitions
+from flowforge.states import TASK_TERMINAL, TaskState
+from tests import factories
+from tests.factories import Node
+from tests.support import Racer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from flowforge.db import Database
+
+STATES = list(TaskState)
+OUTCOMES = [state for state in TaskState if state in TASK_TERMINAL]
+
+_CHANGEABLE = (
+    models.WorkflowRun,
+    models.TaskRun,
+    models.OutboxMessage,
+    models.WorkflowRunEvent,
+    models.TaskRunEvent,
+)
+
+
+def in_state(database: Database, state: TaskState, **options: Any) -> models.TaskRun:
+    """Return the middle task run of a chain of three, brought to a state by the verbs."""
+    chain = {"extract": Node(), "load": Node(["extract"], options), "report": Node(["load"])}
+    run_id = factories.start(database, factories.make_workflow(chain))
+    if state != TaskState.PENDING:
+        complete(database, factories.task_run(run_id, "extract"))
+    load = factories.task_run(run_id, "load")
+    if state == TaskState.RUNNING:
+        factories.claim(database, load)
+    if state in TASK_TERMINAL:
+        complete(database, load, state)
+    return factories.reload(load)
+
+
+def complete(database: Database, row: models.TaskRun, state: TaskState = TaskState.SUCCEEDED) -> None:
+    """Claim a ready task run and end it."""
+    (claimed,) = factories.claim(database, row)
+    database.perform(transitions.finish, [factories.outcome(claimed, state)])
+
+
+def outcome(row: models.TaskRun, state: TaskState = TaskState.SUCCEEDED, *, off: int = 0) -> transitions.Outcome:
+    """Return an outcome for a task run at its present token, or `off` from it."""
+    return transitions.Outcome(row.id, row.workflow_run_id, row.fencing_token + off, state)
+
+
+def ask_to_cancel(row: models.TaskRun) -> None:
+    """Mark a running task run as asked to stop."""
+    asked = {models.TaskRun.cancel_requested_at: SQL("flowforge.clock()")}
+    models.TaskRun.update(asked).where(models.TaskRun.id == row.id).execute()
+
+
+def picture() -> dict[str, list[tuple[Any, ...]]]:
+    """Return every row that a verb could change, by table."""
+    return {model._meta.table_name: list(model.select().order_by(model.id).tuples()) for model in _CHANGEABLE}
+
+
+def changed_since(before: dict[str, list[tuple[Any, ...]]]) -> set[str]:
+    """Return the tables whose rows differ from the picture."""
+    return {table for table, rows in picture().items() if rows != before[table]}
+
+
+def states(run_id: UUID) -> dict[str, str]:
+    """Return key -> state of a run's task runs, in order of definition."""
+    rows = models.TaskRun.select().join(models.Task).where(models.TaskRun.workflow_run == run_id)
+    return {row.task.key: row.state for row in rows.order_by(models.Task.position)}
+
+
+def run(run_id: UUID) -> models.WorkflowRun:
+    """Return a workflow run as it is now."""
+    return models.WorkflowRun.get_by_id(run_id)
+
+
+def owed(row: models.TaskRun) -> list[models.OutboxMessage]:
+    """Return the dispatches owed for a task run."""
+    return list(models.OutboxMessage.select().where(models.OutboxMessage.task_run == row.id))
+
+
+def last_event(row: models.TaskRun) -> models.TaskRunEvent:
+    """Return what happened last to a task run."""
+    events = models.TaskRunEvent.select().where(models.TaskRunEvent.task_run == row.id)
+    return events.order_by(models.TaskRunEvent.created_at.desc()).get()
+
+
+def run_history(run_id: UUID) -> list[tuple[str, str | None, str]]:
+    """Return (kind, from, to) of a run's events, in order."""
+    events = models.WorkflowRunEvent.select().where(models.WorkflowRunEvent.workflow_run == run_id)
+    return [(e.kind, e.from_state, e.to_state) for e in events.order_by(models.WorkflowRunEvent.created_at)]
+
+
+@contextmanager
+def held_open(url: str, call: Callable[[Any], Any]) -> Iterator[Racer]:
+    """Make the call on a connection of its own, and keep its transaction open for the block."""
+    racer = Racer(url, call)
+    racer.start()
+    racer.reach_commit()
+    try:
+        yield racer
+    finally:
+        racer.commit()

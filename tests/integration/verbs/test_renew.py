@@ -1,0 +1,132 @@
+"""renew: running -> running with a later expiry; it skips locked rows and never waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowforge import transitions
+from flowforge.states import TaskState
+from tests import factories
+from tests.integration.verbs import situation
+
+if TYPE_CHECKING:
+    from flowforge.db import Database
+
+
+def test_the_owner_keeps_a_task_run_for_longer(database: Database) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+
+    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+
+    now = factories.reload(row)
+    assert answer == {row.id: "renewed"}
+    assert (now.lease_expires_at - row.lease_expires_at).total_seconds() > 40
+    assert (now.lease_owner, now.fencing_token, now.attempt) == (row.lease_owner, row.fencing_token, row.attempt)
+
+
+def test_a_renewal_changes_the_expiry_and_nothing_else(database: Database) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    before = situation.picture()
+
+    database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+
+    assert situation.changed_since(before) == {"task_run"}
+    assert {**factories.reload(row).__data__, "lease_expires_at": row.lease_expires_at} == row.__data__
+
+
+def test_who_is_asked_to_cancel_hears_of_it_and_keeps_the_lease(database: Database) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    situation.ask_to_cancel(row)
+
+    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+
+    assert answer == {row.id: "cancel"}
+    assert factories.reload(row).lease_expires_at > row.lease_expires_at
+
+
+def test_one_batch_has_an_answer_for_each(database: Database) -> None:
+    kept, ended, asked = (situation.in_state(database, TaskState.RUNNING) for _ in range(3))
+    database.perform(transitions.finish, [situation.outcome(ended)])
+    situation.ask_to_cancel(asked)
+
+    held = [(row.id, row.fencing_token) for row in (kept, ended, asked)]
+    answer = database.perform(transitions.renew, held, lease=60)
+
+    assert answer == {kept.id: "renewed", ended.id: "lost", asked.id: "cancel"}
+
+
+def test_an_empty_batch_changes_nothing(database: Database) -> None:
+    situation.in_state(database, TaskState.RUNNING)
+    before = situation.picture()
+
+    assert database.perform(transitions.renew, [], lease=60) == {}
+
+    assert situation.changed_since(before) == set()
+
+
+@pytest.mark.parametrize("state", [state for state in TaskState if state != TaskState.RUNNING])
+def test_what_does_not_run_is_lost(database: Database, state: TaskState) -> None:
+    row = situation.in_state(database, state)
+    before = situation.picture()
+
+    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+
+    assert answer == {row.id: "lost"}
+    assert situation.changed_since(before) == set()
+
+
+@pytest.mark.parametrize("off", [-1, 1], ids=["stale", "future"])
+def test_another_token_is_lost(database: Database, off: int) -> None:
+    """B051: who was paused while another took over renews nothing."""
+    row = situation.in_state(database, TaskState.RUNNING)
+    before = situation.picture()
+
+    answer = database.perform(transitions.renew, [(row.id, row.fencing_token + off)], lease=60)
+
+    assert answer == {row.id: "lost"}
+    assert situation.changed_since(before) == set()
+
+
+def test_a_late_renewal_keeps_the_lease(database: Database) -> None:
+    row = factories.start_single(database)
+    (claim,) = factories.claim(database, row, lease=-1)
+
+    answer = database.perform(transitions.renew, [(claim.id, claim.token)], lease=15)
+
+    assert answer == {row.id: "renewed"}
+    assert database.perform(transitions.expire, limit=10) == []
+
+
+def test_of_two_renewals_at_once_the_second_is_busy_and_does_not_wait(database: Database, database_url: str) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    held = [(row.id, row.fencing_token)]
+
+    with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)) as first:
+        second = database.perform(transitions.renew, held, lease=600)
+
+    assert first.answer == {row.id: "renewed"}
+    assert second == {row.id: "busy"}
+    assert (factories.reload(row).lease_expires_at - row.lease_expires_at).total_seconds() < 60
+
+
+def test_while_its_completion_is_open_a_renewal_is_busy_and_then_lost(database: Database, database_url: str) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    held = [(row.id, row.fencing_token)]
+
+    with situation.held_open(database_url, lambda c: transitions.finish(c, [situation.outcome(row)])):
+        during = database.perform(transitions.renew, held, lease=60)
+    after = database.perform(transitions.renew, held, lease=60)
+
+    assert (during, after) == ({row.id: "busy"}, {row.id: "lost"})
+
+
+def test_a_stale_renewal_is_lost_even_while_the_row_is_locked(database: Database, database_url: str) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    held = [(row.id, row.fencing_token)]
+
+    with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)):
+        answer = database.perform(transitions.renew, [(row.id, row.fencing_token - 1)], lease=60)
+
+    assert answer == {row.id: "lost"}
