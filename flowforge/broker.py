@@ -65,11 +65,11 @@ class Runway:
         """Append dispatches, all or none."""
         self.client.rpush(self.key(queue), *dispatches)
 
-    def pop(self, queues: Sequence[str], *, limit: int, seconds: float) -> list[bytes]:
+    def pop(self, queues: Sequence[str], *, limit: int, seconds: float) -> tuple[str, list[bytes]]:
         """Take up to `limit` dispatches from the first of the queues that has any; wait up to `seconds` for one."""
-        keys = [self.key(queue) for queue in queues]
+        keys = {self.key(queue).encode(): queue for queue in queues}
         popped: Any = self.client.blmpop(seconds, len(keys), *keys, direction="LEFT", count=limit)
-        return list(popped[1]) if popped else []
+        return (keys[popped[0]], list(popped[1])) if popped else ("", [])
 
     def members(self, queue: str) -> list[bytes]:
         """Return the dispatches of a queue that wait."""

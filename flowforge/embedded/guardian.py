@@ -72,7 +72,7 @@ def hold(order: Order) -> int:
     bell = _ring_at_child_exit()
     server = _launch(order)
     with contextlib.suppress(BrokenPipeError):  # the owner is gone already
-        print(server.pid, flush=True)
+        print(server.pid, flush=True)  # noqa: T201 - our answer
     word = _wait_for_word(server, bell)
     _end(server, order.kill_signal if word == "kill" else signal.SIGINT)
     if not word:
@@ -86,12 +86,13 @@ def _prepare(order: Order) -> int:
     ).returncode
 
 
-def _launch(order: Order) -> subprocess.Popen[bytes]:
+def _launch(order: Order) -> subprocess.Popen[str]:
     owner = os.getpid()
     return subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
+        text=True,
         # After the change of user, which would clear it; safe here because this process has a single thread.
         preexec_fn=lambda: tie_to_parent(owner, signal.SIGINT),  # noqa: PLW1509
         **order.account,
@@ -101,13 +102,13 @@ def _launch(order: Order) -> subprocess.Popen[bytes]:
 def _ring_at_child_exit() -> int:
     """Return a file descriptor that becomes readable when a child has exited."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # noqa: FBT003 - the signature of os
+    os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
 
 
-def _wait_for_word(server: subprocess.Popen[bytes], bell: int) -> str:
+def _wait_for_word(server: subprocess.Popen[str], bell: int) -> str:
     """Return the owner's last word, nothing if the owner is gone, or "exited" if the server ended first."""
     while server.poll() is None:
         ready, _, _ = select.select([sys.stdin, bell], [], [])
@@ -118,7 +119,7 @@ def _wait_for_word(server: subprocess.Popen[bytes], bell: int) -> str:
     return "exited"
 
 
-def _end(server: subprocess.Popen[bytes], signal_number: int) -> None:
+def _end(server: subprocess.Popen[str], signal_number: int) -> None:
     server.send_signal(signal_number)
     try:
         server.wait(GRACE)

@@ -64,7 +64,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where to connect, from the first `start` to `stop`."""
+        """Where to connect, from the first `start` to `stop`; RuntimeError outside of it."""
 
     @property
     def running(self) -> bool:
@@ -109,9 +109,10 @@ class Server(ABC):
 
     @property
     def scratch(self) -> Path:
-        """A directory with a short name, for this server alone, deleted by `stop`."""
+        """A directory with a short name, for this server alone, from the first `start` to `stop`."""
         if self._scratch is None:
-            self._scratch = _short_directory()
+            message = f"{self.name} is not started"
+            raise RuntimeError(message)
         return self._scratch
 
     @property
@@ -128,6 +129,8 @@ class Server(ABC):
         """Tell whether our process, and no other, answers."""
 
     def _launch(self) -> None:
+        self._end("stop")  # what is left of a server that ended by itself
+        self._scratch = self._scratch or _short_directory()
         if not self.data.exists():
             self.data.mkdir(mode=0o700, parents=True)
             wheels.give(self.data)

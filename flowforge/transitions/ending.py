@@ -45,7 +45,8 @@ def finish(connection: Connection, outcomes: Sequence[Outcome], *, overdue: bool
     """
     End running task runs at their token, make their dependents ready or skipped, and end runs that are complete.
 
-    With `overdue` only leases that are over are ended: that is expire's last word on a task run without losses left.
+    With `overdue` only leases that are over are ended, and the token is taken from their owners: expire's last word.
+    Of two outcomes for one task run and token the first counts.
     """
     with begun(connection):
         endings = _end(connection, outcomes, leaves=[TaskState.RUNNING], overdue=overdue)

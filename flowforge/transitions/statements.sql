@@ -5,7 +5,7 @@
 --
 -- Lock order, the same for all: run rows by id, then task rows by id, then outbox rows; each in a MATERIALIZED CTE on
 -- which the next depends, because data-modifying CTEs run in no promised order. Only `for no key update`: `for update`
--- would block on the foreign keys of concurrent inserts. renew, expire and take skip locked rows and never wait.
+-- would block on the foreign keys of concurrent inserts. renew, expire, take and resend skip locked rows.
 --
 -- Only values on locked rows decide: after a wait the locked row is fresh, while other tables and subqueries still show
 -- the snapshot from before it. And rows are reached by primary key alone, with state and token tested on the locked row:
@@ -69,7 +69,7 @@ select workflow_run_id, count(*)::int as tasks
 -- ready -> running at the message's token, which becomes one more; run: pending -> running
 -- Also returns what it already gave this owner, whose reply was lost. The outbox row has done its duty and goes.
 with asked as materialized (
-    select *
+    select distinct *                                        -- a message may be doubled
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) as asked (id, token)
 ), run as materialized (
     select r.id
@@ -161,12 +161,14 @@ select asked.id,
 -- name: finish
 -- running -> succeeded | failed | cancelled | skipped, at the caller's token; run: running -> its outcome at zero
 -- skip: pending -> skipped, for a task run whose rule was not met. Both end a task run, so both are this statement and
--- name the states they may leave. With `overdue` only a lease that is over may be ended: expire's last word.
+-- name the states they may leave. With `overdue` only a lease that is over may be ended: expire's last word, by which
+-- the token becomes one more. Else it is kept, so that "ended at my token" is its owner's own commit.
 -- A dependent that reaches zero becomes ready, or comes back as `unwanted`: skip is then due in the same transaction.
 with outcome as materialized (
-    select *
+    select distinct on (id, token) *                         -- the first counts
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[], %(results)s::text[], %(errors)s::text[])
-           as outcome (id, token, state, result, error)
+           with ordinality as outcome (id, token, state, result, error, place)
+     order by id, token, place
 ), run as materialized (
     select r.id, r.organization_id, r.workflow_id, r.state, r.priority, r.tasks_remaining
       from flowforge.workflow_run r
@@ -183,12 +185,14 @@ with outcome as materialized (
 ), own as materialized (
     select held.*, outcome.state as ending, outcome.result, outcome.error
       from held
+      join run on run.id = held.workflow_run_id
       join outcome on outcome.id = held.id and outcome.token = held.fencing_token
      where held.state = any(%(leaves)s::text[]) and held.upstream_remaining = 0
        and (not %(overdue)s or held.lease_expires_at < flowforge.clock())
 ), ended as (
     update flowforge.task_run t
        set state = own.ending, result = own.result::jsonb, error = own.error::jsonb,
+           fencing_token = t.fencing_token + %(overdue)s::int,
            lease_owner = null, lease_expires_at = null, finished_at = greatest(t.started_at, flowforge.clock())
       from own
      where t.id = own.id
@@ -234,7 +238,8 @@ with outcome as materialized (
 ), task_told as (
     insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
                                           fencing_token, detail)
-    select organization_id, id, ending, state, ending, attempt, fencing_token, error::jsonb - 'traceback'
+    select organization_id, id, ending, state, ending, attempt, fencing_token + %(overdue)s::int,
+           error::jsonb - 'traceback'
       from own
      union all
     select organization_id, id, 'readied', 'pending', 'ready', attempt, fencing_token, null
@@ -291,7 +296,7 @@ select held.id, held.workflow_run_id, held.fencing_token,
 -- retry charges an attempt and one of failures_left; hand_back charges nothing. Who is asked to cancel is not released:
 -- it comes back as `cancel`, and its owner ends it.
 with asked as materialized (
-    select *
+    select distinct on (id, token) *
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::text[])
            as asked (id, token, delay, error)
 ), held as materialized (
@@ -346,7 +351,7 @@ select own.id, case when own.cancel_requested_at is not null then 'cancel'
 -- name: defer
 -- ready -> ready at the message's token, due later: this worker cannot take it. One event for each new reason.
 with asked as materialized (
-    select *
+    select distinct on (id, token) *
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(reasons)s::text[]) as asked (id, token, reason)
 ), held as materialized (
     select t.id, t.organization_id, t.state, t.attempt, t.fencing_token, t.deferred_because
@@ -384,23 +389,14 @@ select id
 -- name: expire
 -- running, lease over -> ready at the next token, attempt + 1, one of losses_left, with backoff and jitter
 -- The first loss is due at once. What has no loss left, or is asked to cancel, comes back to be finished as overdue.
-with late as materialized (
-    select t.id
+-- Rows are locked as they are found, within the limit: locked ones, which open guards may hold for long, hide no others.
+with own as materialized (
+    select t.id, t.workflow_run_id, t.fencing_token, t.lease_owner, t.losses_left, t.cancel_requested_at
       from flowforge.task_run t
      where t.state = 'running' and t.lease_expires_at < flowforge.clock()
      order by t.lease_expires_at
      limit %(limit)s
-), held as materialized (
-    select t.id, t.organization_id, t.workflow_run_id, t.task_id, t.state, t.fencing_token, t.lease_owner,
-           t.lease_expires_at, t.losses_left, t.cancel_requested_at
-      from flowforge.task_run t
-     where t.id = any(array(select id from late))
-     order by t.id
        for no key update skip locked
-), own as materialized (
-    select held.*
-      from held
-     where held.state = 'running' and held.lease_expires_at < flowforge.clock()
 ), expired as (
     update flowforge.task_run t
        set state = 'ready', attempt = t.attempt + 1, losses_left = t.losses_left - 1,
@@ -457,10 +453,22 @@ returning o.task_run_id, o.workflow_run_id, o.organization_id, o.fencing_token_s
 
 -- name: resend
 -- outbox: published -> due again, where it is still as it was when it was found missing from the broker
+-- A locked row is being claimed, so it was not lost.
+with asked as materialized (
+    select *
+      from unnest(%(ids)s::uuid[], %(published)s::timestamptz[]) as asked (id, published_at)
+), held as materialized (
+    select o.id, o.published_at
+      from flowforge.outbox_message o
+     where o.id = any(%(ids)s::uuid[])
+     order by o.id
+       for no key update skip locked
+)
 update flowforge.outbox_message o
    set published_at = null
-  from unnest(%(ids)s::uuid[], %(published)s::timestamptz[]) as lost (id, published_at)
- where o.id = lost.id and o.published_at = lost.published_at
+  from held
+  join asked on asked.id = held.id and asked.published_at = held.published_at
+ where o.id = held.id
 returning o.routing_key as queue;
 
 

@@ -7,12 +7,14 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
 import flowforge
 from flowforge.db import fetch
-from tests.contract.shape import LOCK_ORDER, STATEMENTS, needs, parts, plain
+from flowforge.models import DEFAULT_ORGANIZATION
+from tests.contract.shape import LOCK_ORDER, STATEMENTS, Part, needs, parts, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
 PACKAGE = Path(flowforge.__file__).parent
-_SOON = timedelta(seconds=1)
+_ID, _SOON = UUID(int=1), timedelta(seconds=1)
 
-#: For each statement the parameters of an empty call.
-EMPTY: dict[str, dict[str, Any]] = {
+#: For each statement the parameters of a call that finds nothing.
+CALLS: dict[str, dict[str, Any]] = {
     "start_run": {"runs": [], "workflows": [], "parameters": [], "priorities": []},
     "claim": {"ids": [], "tokens": [], "runs": [], "owner": "me", "lease": _SOON},
     "renew": {"ids": [], "tokens": [], "lease": _SOON},
@@ -35,7 +37,13 @@ EMPTY: dict[str, dict[str, Any]] = {
     "expire": {"limit": 1},
     "take": {"queue": "default", "limit": 1, "priority": 0, "available_at": datetime(2026, 1, 1, tzinfo=UTC)},
     "resend": {"ids": [], "published": []},
+    "reserve": {"organization": DEFAULT_ORGANIZATION, "user": None, "key": "k", "fingerprint": "0" * 64, "run": _ID, "ttl": _SOON},
+    "reserved": {"organization": DEFAULT_ORGANIZATION, "user": None, "key": "k"},
+    "guard": {"id": _ID, "token": 1},
 }  # fmt: skip
+
+#: What those answer that must answer something.
+ANSWERS = {"reserve": [(_ID,)]}
 
 #: The updates of task runs that need no token, because the locked row alone decides.
 TOKENLESS = {
@@ -73,6 +81,13 @@ def cases(table: str, *, changed: bool = False) -> list[Any]:
     ]
 
 
+def lock_of(name: str, part: Part) -> tuple[Part, str]:
+    """Return the last part that locked what this part changes, and the text of all that the change depends on."""
+    before = needs(part, parts(STATEMENTS[name]))
+    held = [one for one in before if one.locks and one.locks[0] == part.changes][-1]
+    return held, "\n".join(one.text for one in [*before, part])
+
+
 def texts(path: Path) -> Iterator[str]:
     """Return the texts in a Python file, docstrings left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -88,9 +103,9 @@ def sql_in_python() -> set[tuple[str, str]]:
     return {(name, text) for name, path in files.items() for text in texts(path) if _LOOKS_LIKE_SQL.match(text)}
 
 
-def test_every_statement_has_an_empty_call() -> None:
+def test_every_statement_is_called_with_exactly_its_parameters() -> None:
     assert {name: set(re.findall(r"%\((\w+)\)s", text)) for name, text in STATEMENTS.items()} == {
-        name: set(parameters) for name, parameters in EMPTY.items()
+        name: set(parameters) for name, parameters in CALLS.items()
     }
 
 
@@ -99,29 +114,24 @@ def test_every_statement_runs_on_the_server_and_qualifies_every_name(connection:
     with connection.cursor() as cursor:
         cursor.execute("set local search_path = ''")
 
-    assert fetch(connection, STATEMENTS[name], EMPTY[name]) == []
+    assert fetch(connection, STATEMENTS[name], CALLS[name]) == ANSWERS.get(name, [])
 
 
-@pytest.mark.parametrize(
-    ("name", "part"), [*cases("workflow_run", changed=True), *cases("task_run", changed=True)]
-)
-def test_every_update_of_a_run_names_the_state_it_leaves_on_the_locked_row(name: str, part: Any) -> None:
-    before = needs(part, parts(STATEMENTS[name]))
-    held = next(one for one in before if one.locks and one.locks[0] == part.changes)
+@pytest.mark.parametrize(("name", "part"), [*cases("workflow_run", changed=True), *cases("task_run", changed=True)])
+def test_every_update_of_a_run_names_the_state_it_leaves_on_the_locked_row(name: str, part: Part) -> None:
+    held, chain = lock_of(name, part)
+
     assert held.locks
-    state = rf"\b{held.name}\.state (=|in) "
-    state_while_locking = rf"\bwhere\b.*\b{held.locks[1]}\.state( \|\| '')? = "
-
-    assert re.search(state, part.text + "".join(one.text for one in before)) or re.search(
-        state_while_locking, held.text, re.DOTALL
+    assert re.search(rf"\b{held.name}\.state (=|in) ", chain) or re.search(
+        rf"\bwhere\b.*\b{held.locks[1]}\.state( \|\| '')? = ", held.text, re.DOTALL
     )
 
 
 @pytest.mark.parametrize(("name", "part"), cases("task_run", changed=True))
-def test_every_update_of_a_task_run_needs_the_token_on_the_locked_row(name: str, part: Any) -> None:
-    chain = "".join(one.text for one in [*needs(part, parts(STATEMENTS[name])), part])
+def test_every_update_of_a_task_run_needs_the_token_on_the_locked_row(name: str, part: Part) -> None:
+    held, chain = lock_of(name, part)
 
-    assert ((name, part.name) in TOKENLESS) != bool(re.search(r"\.token = held\.fencing_token\b", chain))
+    assert ((name, part.name) in TOKENLESS) != bool(re.search(rf"\.token = {held.name}\.fencing_token\b", chain))
 
 
 @pytest.mark.parametrize("table", LOCK_ORDER)
@@ -160,7 +170,8 @@ def test_no_statement_locks_more_than_it_must_or_outlives_its_transaction(name: 
     text = plain(STATEMENTS[name])
 
     assert re.match(r"\s*(with|update|insert|delete|select)\b", text)
-    assert not re.search(r"\bfor (update|share)\b", text)
+    assert "for update" not in text
+    assert ("for share" in text) == (name == "guard")
     assert not re.search(r"\b(set_config|pg_\w*advisory\w*|pg_notify|listen|notify|nextval|temp|temporary)\b", text)
     assert not re.search(r"\b(now\(\)|current_timestamp|clock_timestamp|transaction_timestamp)", text)
 

@@ -64,7 +64,7 @@ def shorten(text: str, most: int) -> str:
 def _row(row: Bar, top: int, scale: float, *, column: bool) -> str:
     start, width = LABELS + row.start * scale, row.length * scale
     middle, edge = top + ROW / 2, top + (ROW - THICK) / 2
-    label = _text(LABELS, middle, shorten(row.label, 34), "label", -10)
+    label = _text(LABELS, middle, shorten(row.label, 23), "label", -10)
     beside = _text(LABELS + PLOT if column else start + width, middle, row.text, "value", 8)
     return f"<g>{_tooltip(row)}{label}{_rect(start, edge, width, THICK, row.colour)}{beside}</g>"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import psycopg2
 from peewee import SQL
 
 from flowforge import models, transitions
@@ -98,6 +99,16 @@ def run_history(run_id: UUID) -> list[tuple[str, str | None, str]]:
     """Return (kind, from, to) of a run's events, in order."""
     events = models.WorkflowRunEvent.select().where(models.WorkflowRunEvent.workflow_run == run_id)
     return [(e.kind, e.from_state, e.to_state) for e in events.order_by(models.WorkflowRunEvent.created_at)]
+
+
+def waiting(url: str) -> int:
+    """Return how many connections to this database wait for a lock."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        (number,) = cursor.fetchone()
+    return number
 
 
 @contextmanager

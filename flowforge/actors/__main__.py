@@ -1,0 +1,71 @@
+"""
+One worker process: Dramatiq's Worker on FlowForge's broker, in this very process.
+
+SIGTERM stops the intake at once; what runs may end within the grace. Exit code 0 after an orderly stop, 75 when the
+process asked to be replaced, 2 when it cannot start.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import dramatiq
+import psycopg2
+import redis
+
+from flowforge.actors.boot import boot
+from flowforge.errors import FlowForgeError
+from flowforge.settings import Settings
+
+if TYPE_CHECKING:
+    from flowforge.actors.boot import Engine
+
+logger = logging.getLogger("flowforge.worker")
+
+RET_OK = 0
+RET_CANNOT_START = 2  # settings, servers, or the user's modules
+RET_REPLACE_ME = 75  # EX_TEMPFAIL: a thread is lost, a new process will do
+
+
+def main() -> int:
+    """Boot, work until told to stop, drain; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    told = _listen()
+    try:
+        settings = Settings.from_env()
+        broker, engine = boot(settings)
+    except (FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+        logger.critical("worker.cannot_start error=%s", error)
+        return RET_CANNOT_START
+    broker.emit_after("process_boot")
+    worker = dramatiq.Worker(broker, worker_threads=settings.threads, worker_timeout=500)
+    worker.start()
+    told.wait()
+    return _stop(worker, engine, settings)
+
+
+def _listen() -> threading.Event:
+    """Return what SIGTERM and SIGINT set. A second signal ends the process at once, without a word to anyone."""
+    told = threading.Event()
+
+    def handle(number: int, frame: Any) -> None:  # noqa: ARG001
+        signal.signal(number, signal.SIG_DFL)
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return told
+
+
+def _stop(worker: dramatiq.Worker, engine: Engine, settings: Settings) -> int:
+    worker.stop(timeout=int(settings.grace * 1000))
+    worker.broker.close()
+    return RET_REPLACE_ME if engine.runtime and engine.runtime.retired else RET_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Wiring of a worker process: settings in, a Dramatiq broker out whose middleware starts and stops the engine."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import dramatiq
+
+from flowforge import client, migrations
+from flowforge.actors.consumer import EXECUTE, DispatchConsumer
+from flowforge.actors.execution import execute
+from flowforge.actors.intake import Intake
+from flowforge.actors.registry import Registry, load
+from flowforge.actors.runtime import Runtime
+from flowforge.broker import DISPATCH, Broker, check_server, connect_redis
+
+if TYPE_CHECKING:
+    from flowforge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Engine(dramatiq.Middleware):
+    """Starts the engine's threads with the worker's, and stops them around its shutdown."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = Registry(())
+        self.runtime: Runtime | None = None
+
+    def before_worker_boot(self, broker: Broker, worker: dramatiq.Worker) -> None:
+        """Make the runtime, for as many threads as the worker has; then serve the dispatch queue."""
+        queues = self.settings.queues or tuple(self.registry.queues)
+        database = client.engine().database
+        self.runtime = Runtime(self.settings, database, broker.runway, self.registry, queues, worker.worker_threads)
+        self.runtime.start()
+        broker.consume_dispatches_with(self._consumer)
+        logger.info("worker.ready owner=%s queues=%s threads=%d", self.runtime.owner, ",".join(queues), worker.worker_threads)
+
+    def _consumer(self, milliseconds: int) -> DispatchConsumer:
+        assert self.runtime is not None
+        return DispatchConsumer(self.runtime, Intake(self.runtime), milliseconds)
+
+    def before_process_message(self, broker: Broker, message: Any) -> None:  # noqa: ARG002
+        """Count a thread as taken by an actor of the user's own; attempts are counted when they are claimed."""
+        if self.runtime and message.queue_name != DISPATCH:
+            self.runtime.holding.occupy()
+
+    def after_process_message(self, broker: Broker, message: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count it as free again."""
+        if self.runtime and message.queue_name != DISPATCH:
+            self.runtime.holding.vacate()
+
+    def after_skip_message(self, broker: Broker, message: Any) -> None:
+        """Count it as free again: its actor was not called."""
+        self.after_process_message(broker, message)
+
+    def before_worker_shutdown(self, broker: Broker, worker: dramatiq.Worker) -> None:  # noqa: ARG002
+        """Stop taking in; what runs may end within the grace that Dramatiq waits."""
+        if self.runtime:
+            self.runtime.drain()
+
+    def after_worker_shutdown(self, broker: Broker, worker: dramatiq.Worker) -> None:  # noqa: ARG002
+        """Give back what is left."""
+        if self.runtime:
+            self.runtime.close()
+
+
+def boot(settings: Settings) -> tuple[Broker, Engine]:
+    """
+    Make FlowForge's broker Dramatiq's, and import the user's modules on it.
+
+    Raises `SettingsError`, `IncompatibleServer`, `SchemaMismatch`, `ForeignBroker`, or whatever an import raises.
+    """
+    settings.require("database_url", "redis_url", "modules")
+    migrations.check(client.configure(settings).database)
+    redis = connect_redis(settings)
+    check_server(redis)
+    broker, engine = Broker(redis, settings.namespace), Engine(settings)
+    broker.add_middleware(engine)
+    dramatiq.set_broker(broker)
+    engine.registry = load(settings.modules, broker)
+    _declare_execute(broker, engine)
+    return broker, engine
+
+
+def _declare_execute(broker: Broker, engine: Engine) -> None:
+    """Declare the one actor. It has no queue of its own until the worker boots: only then is there a runtime to serve."""
+
+    def run(attempt: Any) -> None:
+        assert engine.runtime is not None
+        execute(engine.runtime, attempt)
+
+    options = {"max_retries": 0, "time_limit": float("inf"), "notify_shutdown": False}
+    actor = dramatiq.Actor(run, broker=broker, actor_name=EXECUTE, queue_name=DISPATCH, priority=0, options=options)
+    broker.actors[EXECUTE] = actor
+

@@ -1,0 +1,134 @@
+"""One attempt on a worker's thread: the user's function is called, and whatever it does becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dramatiq.middleware.threading import raise_thread_exception
+from pydantic import ValidationError
+
+from flowforge.actors.holding import Attempt, Phase
+from flowforge.errors import AttemptTimeout, NonRetryable, Skip, UnstorableValue
+from flowforge.states import TaskState
+from flowforge.transitions import Outcome, Release
+from flowforge.workflow import Context, values
+from flowforge.workflow.arguments import arguments
+from flowforge.workflow.failure import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flowforge.actors.runtime import Runtime
+    from flowforge.workflow import StoredTask
+
+logger = logging.getLogger(__name__)
+
+#: The function cannot do better next time.
+_FINAL = (NonRetryable, UnstorableValue, ValidationError)
+
+
+def execute(runtime: Runtime, attempt: Attempt) -> None:
+    """Carry an attempt out and hand its outcome to the committer. Never raises."""
+    if not runtime.holding.begin(attempt):
+        return
+    ending = carry_out(runtime, attempt)
+    if runtime.holding.end(attempt):
+        runtime.committer.put(attempt, ending)
+
+
+def carry_out(runtime: Runtime, attempt: Attempt) -> Outcome | Release:
+    """Call the user's function; return how the attempt ended."""
+    claim, task = attempt.claim, attempt.task
+    try:
+        given = arguments(
+            task, attempt.known.stored.inputs, json.loads(claim.parameters), attempt.results, _context(runtime, attempt)
+        )
+        returned = _call_async(attempt, given) if task.is_async else _call(attempt, given)
+        result = values.encode(returned, f"the result of task {task.key!r}")
+    except BaseException as error:  # noqa: BLE001 - SystemExit and the like are outcomes too: the worker goes on
+        return ending_of(attempt, error)
+    return Outcome(claim.id, claim.run_id, claim.token, TaskState.SUCCEEDED, result=result)
+
+
+def ending_of(attempt: Attempt, error: BaseException) -> Outcome | Release:
+    """Return what an exception makes of an attempt: skipped, failed, or due again."""
+    claim = attempt.claim
+    if attempt.timed_out:
+        error = _timeout(attempt).with_traceback(error.__traceback__)
+    described = json.dumps(describe(error))
+    if isinstance(error, Skip):
+        return Outcome(claim.id, claim.run_id, claim.token, TaskState.SKIPPED, error=described)
+    if claim.failures_left and not isinstance(error, _FINAL):
+        return Release(claim.id, claim.token, pause(attempt.known.stored, claim.failures_left), described)
+    return Outcome(claim.id, claim.run_id, claim.token, TaskState.FAILED, error=described)
+
+
+def pause(stored: StoredTask, failures_left: int) -> float:
+    """
+    Return the seconds before the next retry: exponential, capped, less a random quarter.
+
+    The jitter only shortens, so that the cap is a cap; a power too large for a float is the cap as well.
+    """
+    failures = stored.attempts - failures_left
+    try:
+        wait = min(stored.retry_delay * stored.retry_factor ** (failures - 1), stored.retry_max_delay)
+    except OverflowError:
+        wait = stored.retry_max_delay
+    return wait * random.uniform(0.75, 1)  # noqa: S311 - spreads load, guards nothing
+
+
+def time_out(attempt: Attempt) -> None:
+    """Tell an attempt that its time is over: its context first, then at most one exception into its user code."""
+    with attempt.lock:
+        attempt.timed_out = attempt.stopping = True
+        interrupt, attempt.interrupt = attempt.interrupt, None
+        if interrupt and attempt.phase is Phase.RUNNING and attempt.task.interrupt == "raise":
+            interrupt()
+
+
+def _timeout(attempt: Attempt) -> AttemptTimeout:
+    return AttemptTimeout(f"task {attempt.task.key!r} ran longer than its timeout of {attempt.known.stored.timeout:g} s")
+
+
+def _context(runtime: Runtime, attempt: Attempt) -> Context:
+    claim, task = attempt.claim, attempt.task
+    hooks = runtime.hooks(attempt)
+    return Context(
+        claim.run_id, claim.id, claim.organization_id, task.workflow, task.key, claim.attempt, claim.token, hooks
+    )
+
+
+def _call(attempt: Attempt, given: dict[str, Any]) -> Any:
+    thread = threading.get_ident()
+    with _interruptible(attempt, lambda: raise_thread_exception(thread, AttemptTimeout)):
+        return attempt.task.function(**given)
+
+
+def _call_async(attempt: Attempt, given: dict[str, Any]) -> Any:
+    with asyncio.Runner() as runner:
+        return runner.run(_await(attempt, given, runner.get_loop()))
+
+
+async def _await(attempt: Attempt, given: dict[str, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    with _interruptible(attempt, lambda: loop.call_soon_threadsafe(task.cancel)):
+        return await attempt.task.function(**given)
+
+
+@contextmanager
+def _interruptible(attempt: Attempt, interrupt: Any) -> Iterator[None]:
+    """Let `time_out` end the block, and nothing after it: under the lock the way in is closed again."""
+    with attempt.lock:
+        attempt.interrupt = interrupt
+    try:
+        yield
+    finally:
+        with attempt.lock:
+            attempt.interrupt = None

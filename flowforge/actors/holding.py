@@ -1,0 +1,155 @@
+"""
+What this process owns: attempts that wait for a thread, run, or are over and not yet committed.
+
+The room for more is counted here: free threads, and a little ahead of them while tasks are short.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
+
+    from flowforge.insights import KnownTask
+    from flowforge.transitions import Claim
+    from flowforge.workflow import Task
+
+#: Seconds of work, at the recent pace, that may be claimed ahead of the threads.
+_AHEAD = 0.02
+_MOST_AHEAD = 4  # attempts for each thread
+_WEIGHT = 0.1  # of the latest duration in the recent pace
+
+
+class Phase(Enum):
+    """Where an attempt is in this process."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    OVER = auto()
+
+
+class Attempt:
+    """A claimed task run in this process. Its lock guards the phase, and whether an exception may be raised into it."""
+
+    def __init__(self, claim: Claim, known: KnownTask, task: Task[..., Any], results: Mapping[str, Any]) -> None:
+        self.claim, self.known, self.task, self.results = claim, known, task, results
+        self.lock = threading.Lock()
+        self.phase = Phase.WAITING
+        self.claimed_at = time.monotonic()
+        self.started_at = 0.0
+        self.timed_out = False
+        #: Whether the user's code should stop: cancelled, out of time, lease lost.
+        self.stopping = False
+        #: Ends the user's code from another thread; there only while user code runs and may be interrupted.
+        self.interrupt: Callable[[], None] | None = None
+
+    @property
+    def deadline(self) -> float:
+        """The moment, on the monotonic clock, at which a running attempt has used up its time."""
+        return self.started_at + self.known.stored.timeout
+
+    def move(self, leaves: Phase, to: Phase) -> bool:
+        """Change the phase if it is still the one expected; say whether it was. Of two callers one gets true."""
+        with self.lock:
+            moved = self.phase is leaves
+            self.phase = to if moved else self.phase
+            return moved
+
+
+class Holding:
+    """The attempts of this process, and the room for more."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._attempts: dict[UUID, Attempt] = {}
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._typical = 1.0
+        self._closed = False
+
+    def __contains__(self, task_run_id: UUID) -> bool:
+        """Whether a task run is held at any token."""
+        return task_run_id in self._attempts
+
+    def __len__(self) -> int:
+        """Return the number of attempts held."""
+        return len(self._attempts)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is taken in."""
+        return self._closed
+
+    def close(self) -> None:
+        """Take nothing more in."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def room(self, seconds: float) -> int:
+        """Wait up to `seconds` for room; return for how many attempts there is, 0 once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._room() > 0, seconds)
+            return 0 if self._closed else max(0, self._room())
+
+    def _room(self) -> int:
+        ahead = min(int(self._threads * _AHEAD / self._typical), _MOST_AHEAD * self._threads)
+        return self._threads + ahead - self._busy
+
+    def occupy(self) -> None:
+        """Count a thread as taken: by a claimed attempt, or by an actor of the user's own."""
+        with self._changed:
+            self._busy += 1
+
+    def vacate(self, seconds: float | None = None) -> None:
+        """Count a thread as free again, after an attempt of that many seconds."""
+        with self._changed:
+            self._busy -= 1
+            if seconds is not None:
+                self._typical += _WEIGHT * (max(seconds, 0.0001) - self._typical)
+            self._changed.notify_all()
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Hold attempts that were just claimed."""
+        for attempt in attempts:
+            self.occupy()
+            self._attempts[attempt.claim.id] = attempt
+
+    def begin(self, attempt: Attempt) -> bool:
+        """Start an attempt, unless it was withdrawn."""
+        attempt.started_at = time.monotonic()
+        return attempt.move(Phase.WAITING, Phase.RUNNING)
+
+    def end(self, attempt: Attempt) -> bool:
+        """End a running attempt; it is still held until its outcome is committed. False if another ended it."""
+        if not attempt.move(Phase.RUNNING, Phase.OVER):
+            return False
+        self.vacate(time.monotonic() - attempt.started_at)
+        return True
+
+    def withdraw(self, *, older_than: float = 0.0) -> list[Attempt]:
+        """Take back attempts that have waited for a thread longer than that many seconds."""
+        before = time.monotonic() - older_than
+        late = [one for one in self.all() if one.phase is Phase.WAITING and one.claimed_at <= before]
+        withdrawn = [attempt for attempt in late if attempt.move(Phase.WAITING, Phase.OVER)]
+        for _ in withdrawn:
+            self.vacate()
+        return withdrawn
+
+    def drop(self, attempts: Iterable[Attempt]) -> None:
+        """Hold attempts no longer: their outcome is committed, or another owns them."""
+        for attempt in attempts:
+            self._attempts.pop(attempt.claim.id, None)
+
+    def all(self) -> list[Attempt]:
+        """Return the attempts held now."""
+        return list(self._attempts.values())
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts whose user code runs now."""
+        return [attempt for attempt in self.all() if attempt.phase is Phase.RUNNING]

@@ -1,0 +1,89 @@
+"""From dispatches to attempts: what this code cannot run is deferred, the rest is claimed and given its inputs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from flowforge import insights, transitions
+from flowforge.actors.holding import Attempt
+from flowforge.transitions import Dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from flowforge.actors.runtime import Runtime
+    from flowforge.insights import KnownTask
+    from flowforge.transitions import Claim
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a deferred dispatch is offered again.
+_DEFER = 5.0
+
+
+class Intake:
+    """Takes in what was popped from the runway."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._known: dict[UUID, KnownTask] = {}  # definitions never change, so that what was read stays true
+
+    def take_in(self, popped: Sequence[bytes]) -> list[Attempt]:
+        """Return an attempt for each dispatch that this process now owns."""
+        dispatches = [dispatch for dispatch in map(_decode, popped) if dispatch]
+        self._learn(dispatches)
+        fit = self._defer_unfit([one for one in dispatches if one.task_run_id not in self._runtime.holding])
+        attempts = self._attempts(self._claim(fit))
+        self._runtime.holding.add(attempts)
+        return attempts
+
+    def _learn(self, dispatches: Sequence[Dispatch]) -> None:
+        unknown: dict[UUID, set[UUID]] = {}
+        for dispatch in dispatches:
+            if dispatch.task_id not in self._known:
+                unknown.setdefault(dispatch.organization_id, set()).add(dispatch.task_id)
+        for organization, ids in unknown.items():
+            self._known |= {known.id: known for known in insights.known_tasks(organization, ids)}
+
+    def _defer_unfit(self, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
+        judged = [(one, self._runtime.registry.cannot_run(one, self._known.get(one.task_id))) for one in dispatches]
+        if unfit := [(dispatch, reason) for dispatch, reason in judged if reason]:
+            self._runtime.database.perform(transitions.defer, unfit, delay=_DEFER)
+            logger.warning("task_run.deferred count=%d reason=%s", len(unfit), unfit[0][1])
+        return [dispatch for dispatch, reason in judged if not reason]
+
+    def _claim(self, dispatches: Sequence[Dispatch]) -> dict[UUID, tuple[Dispatch, Claim]]:
+        if not dispatches:
+            return {}
+        runtime, by_id = self._runtime, {dispatch.task_run_id: dispatch for dispatch in dispatches}
+        claims = runtime.database.perform(
+            transitions.claim, list(by_id.values()), owner=runtime.owner, lease=runtime.settings.lease
+        )
+        return {claim.id: (by_id[claim.id], claim) for claim in claims}
+
+    def _attempts(self, claimed: dict[UUID, tuple[Dispatch, Claim]]) -> list[Attempt]:
+        results = self._results([claim for _, claim in claimed.values()])
+        attempts = []
+        for dispatch, claim in claimed.values():
+            known, task = self._known[claim.task_id], self._runtime.registry.task(dispatch.workflow, dispatch.key)
+            given = {
+                key: results[claim.run_id, task_id]
+                for task_id, key in known.data_upstream.items()
+                if (claim.run_id, task_id) in results
+            }
+            attempts.append(Attempt(claim, known, task, given))  # type: ignore[arg-type]
+        return attempts
+
+    def _results(self, claims: Sequence[Claim]) -> dict[tuple[UUID, UUID], Any]:
+        pairs = [(claim.run_id, task_id) for claim in claims for task_id in self._known[claim.task_id].data_upstream]
+        return insights.upstream_results(pairs) if pairs else {}
+
+
+def _decode(data: bytes) -> Dispatch | None:
+    try:
+        return Dispatch.decode(data)
+    except (ValueError, TypeError):
+        logger.error("dispatch.unreadable data=%r", data[:200])
+        return None

@@ -1,0 +1,71 @@
+"""The lease keeper: renews all held leases in one statement, ends attempts whose time is over, returns idle claims."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from flowforge import transitions
+from flowforge.actors.execution import ending_of, time_out
+from flowforge.actors.holding import Phase
+from flowforge.errors import AttemptTimeout
+from flowforge.loop import Loop
+
+if TYPE_CHECKING:
+    from flowforge.actors.holding import Attempt
+    from flowforge.actors.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_TICK = 0.025  # seconds between looks while anything is held
+_IDLE_TICK = 0.05
+_UNSTARTED = 0.05  # seconds that a claimed attempt may wait for a thread
+_GRACE = 5.0  # seconds that an attempt has to end after its time was over, before its thread is given up
+
+
+class Keeper:
+    """Looks after the attempts while their threads are busy with user code."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._renew_at = 0.0
+        self.loop = Loop("flowforge-keeper", self.turn)
+
+    def turn(self) -> None:
+        """Look once at everything that is held."""
+        holding = self._runtime.holding
+        time.sleep(_TICK if len(holding) else _IDLE_TICK)
+        if late := holding.withdraw(older_than=_UNSTARTED):
+            self._runtime.committer.hand_back(late)
+        for attempt in holding.running():
+            self._check_time(attempt)
+        if len(holding) and time.monotonic() >= self._renew_at:
+            self._renew_at = time.monotonic() + self._runtime.settings.lease / 3
+            self._renew(holding.all())
+
+    def _renew(self, attempts: list[Attempt]) -> None:
+        held = [(attempt.claim.id, attempt.claim.token) for attempt in attempts]
+        answers = self._runtime.database.perform(transitions.renew, held, lease=self._runtime.settings.lease)
+        for attempt in attempts:
+            answer = answers[attempt.claim.id]
+            # One that ended meanwhile answers "lost" as well: its token is spent, its outcome committed.
+            if answer in {"lost", "cancel"} and attempt.phase is Phase.RUNNING:
+                attempt.stopping = True
+                logger.warning("task_run.lease_%s task_run=%s token=%d", answer, attempt.claim.id, attempt.claim.token)
+
+    def _check_time(self, attempt: Attempt) -> None:
+        now = time.monotonic()
+        if now < attempt.deadline:
+            return
+        if not attempt.timed_out:
+            logger.warning("task_run.timed_out task_run=%s timeout=%g", attempt.claim.id, attempt.known.stored.timeout)
+            time_out(attempt)
+        elif now >= attempt.deadline + _GRACE:
+            self._give_up(attempt)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """End an attempt whose thread does not return, and have this process replaced: its thread is lost."""
+        if self._runtime.holding.end(attempt):
+            self._runtime.committer.put(attempt, ending_of(attempt, AttemptTimeout()))
+            self._runtime.retire(f"task {attempt.task.key!r} does not return after its timeout")

@@ -1,0 +1,70 @@
+"""The user's modules and the workflows in them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dramatiq
+
+from flowforge.errors import DefinitionError, ForeignBroker
+from flowforge.workflow import Definition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flowforge.insights import KnownTask
+    from flowforge.transitions import Dispatch
+    from flowforge.workflow import Task
+
+
+class Registry:
+    """Workflows by name."""
+
+    def __init__(self, definitions: Iterable[Definition[Any]]) -> None:
+        self.workflows: dict[str, Definition[Any]] = {}
+        for definition in definitions:
+            other = self.workflows.setdefault(definition.name, definition)
+            if other is not definition:
+                raise DefinitionError(f"two workflows are named {definition.name!r}: rename one of them")
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the workflows' tasks name, and the default one."""
+        tasks = (task for workflow in self.workflows.values() for task in workflow.tasks.values())
+        return sorted({"default", *(task.queue for task in tasks)})
+
+    def task(self, workflow: str, key: str) -> Task[..., Any] | None:
+        """Return a task of this code, or None."""
+        definition = self.workflows.get(workflow)
+        return definition.tasks.get(key) if definition else None
+
+    def cannot_run(self, dispatch: Dispatch, known: KnownTask | None) -> str | None:
+        """Say why this code cannot run what was dispatched, or None if it can."""
+        if dispatch.workflow not in self.workflows:
+            return f"no workflow {dispatch.workflow!r} in this worker's FLOWFORGE_MODULES"
+        task = self.task(dispatch.workflow, dispatch.key)
+        if task is None:
+            return f"the code's workflow {dispatch.workflow!r} has no task {dispatch.key!r}"
+        if known is None:
+            return "its definition cannot be found"
+        return task.cannot_take(known.stored.inputs)
+
+
+def load(modules: Iterable[str], broker: dramatiq.Broker | None = None) -> Registry:
+    """
+    Import the user's modules in order, the working directory included; return the workflows at their top level.
+
+    Raises `ForeignBroker` when one of them replaced `broker` as Dramatiq's, and whatever an import raises.
+    """
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    found: dict[int, Definition[Any]] = {}
+    for name in modules:
+        module = importlib.import_module(name)
+        if broker is not None and dramatiq.get_broker() is not broker:
+            raise ForeignBroker(name)
+        found |= {id(value): value for value in vars(module).values() if isinstance(value, Definition)}
+    return Registry(found.values())

@@ -1,0 +1,112 @@
+"""What a worker process consists of, wired once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from flowforge import transitions
+from flowforge.actors.committer import Committer
+from flowforge.actors.holding import Holding
+from flowforge.actors.keeper import Keeper
+from flowforge.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from flowforge.actors.holding import Attempt
+    from flowforge.actors.registry import Registry
+    from flowforge.broker import Runway
+    from flowforge.db import Database
+    from flowforge.settings import Settings
+    from flowforge.workflow import Context
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_KEPT = 86_400  # seconds
+
+
+def owner_name() -> str:
+    """Return this process's name in leases: host and pid for people, and a random part, because those two come back."""
+    return f"{socket.gethostname()[:100]}:{os.getpid()}:{uuid4().hex[:12]}"
+
+
+@dataclass
+class Runtime:
+    """One worker process."""
+
+    settings: Settings
+    database: Database
+    runway: Runway
+    registry: Registry
+    queues: tuple[str, ...]
+    threads: int
+    owner: str = field(default_factory=owner_name)
+    #: Why this process is to be replaced, once it is.
+    retired: str | None = None
+
+    def __post_init__(self) -> None:
+        """Make the parts that refer to this process."""
+        self.holding = Holding(self.threads)
+        self.committer = Committer(self)
+        self.keeper = Keeper(self)
+
+    def start(self) -> None:
+        """Start the engine's own threads."""
+        self.committer.loop.start()
+        self.keeper.loop.start()
+
+    def drain(self) -> None:
+        """Take nothing more in, and give back what has not started."""
+        self.holding.close()
+        self.committer.hand_back(self.holding.withdraw())
+
+    def close(self) -> None:
+        """Give back what still runs, commit what is left, and stop the engine's threads; the grace is over."""
+        self.drain()
+        left = [attempt for attempt in self.holding.running() if self.holding.end(attempt)]
+        for attempt in left:
+            attempt.stopping = True
+            logger.warning("task_run.handed_back task_run=%s task=%s", attempt.claim.id, attempt.task.key)
+        self.committer.hand_back(left)
+        self.keeper.loop.stop(timeout=5)
+        self.committer.loop.stop(timeout=10)
+        while len(self.holding):
+            self.committer.turn()
+
+    def retire(self, reason: str) -> None:
+        """Have this process drain and end, so that its supervisor replaces it."""
+        if self.retired is None:
+            self.retired = reason
+            logger.error("worker.retired reason=%s", reason)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def hooks(self, attempt: Attempt) -> AttemptHooks:
+        """Return what an attempt's context can do."""
+        return AttemptHooks(self, attempt)
+
+
+@dataclass(frozen=True)
+class AttemptHooks:
+    """The context's line to this process."""
+
+    runtime: Runtime
+    attempt: Attempt
+
+    def cancelled(self, context: Context) -> bool:  # noqa: ARG002 - the attempt knows
+        """Whether the attempt should stop."""
+        return self.attempt.stopping
+
+    def progress(self, context: Context, done: float, total: float | None, note: str) -> None:
+        """Keep the attempt's last word in Redis for a day."""
+        key = f"{self.runtime.settings.namespace}:progress:{context.task_run_id}"
+        self.runtime.runway.client.set(key, json.dumps({"done": done, "total": total, "note": note}), ex=_PROGRESS_KEPT)
+
+    def guard(self, context: Context, connection: Any) -> None:
+        """Lock the task run in the user's transaction."""
+        if not transitions.guard(connection, context.task_run_id, context.token):
+            raise LeaseLost(context.task_run_id, context.token)

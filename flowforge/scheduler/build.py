@@ -1,0 +1,56 @@
+"""Wiring of the scheduler process."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from flowforge import db, migrations
+from flowforge.broker import Runway, check_server, connect_redis
+from flowforge.scheduler.duties import JOBS, Post
+from flowforge.scheduler.publishing import PublishingLoop
+
+if TYPE_CHECKING:
+    from flowforge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A scheduler and its publishing loop."""
+
+    duties: BackgroundScheduler
+    publishing: PublishingLoop
+
+    def start(self) -> None:
+        """Begin all turns."""
+        self.publishing.loop.start()
+        self.duties.start()
+        logger.info("scheduler.ready duties=%d", len(JOBS))
+
+    def stop(self) -> None:
+        """Let the present turns be the last."""
+        self.duties.shutdown(wait=True)
+        self.publishing.loop.stop(timeout=10)
+
+
+def build(settings: Settings) -> Scheduler:
+    """
+    Make a scheduler, not yet started.
+
+    Raises `SettingsError`, `IncompatibleServer` or `SchemaMismatch`.
+    """
+    settings.require("database_url", "redis_url")
+    database = db.connect(settings, name="flowforge-scheduler")
+    migrations.check(database)
+    redis = connect_redis(settings)
+    check_server(redis)
+    runway = Runway(redis, settings.namespace)
+    duties = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1})
+    for job in JOBS:
+        duties.add_job(job.duty, "interval", seconds=job.every, args=[Post(database, runway)], id=job.duty.__name__)
+    return Scheduler(duties, PublishingLoop(database, runway, limit=settings.runway))
