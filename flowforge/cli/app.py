@@ -1,0 +1,63 @@
+"""The commands, and how their errors end: 1 for what failed, 2 for what was asked wrongly or cannot start."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import psycopg2
+import redis
+import typer
+from rich.console import Console
+
+from flowforge.cli import definitions, doctor, processes, runs
+from flowforge.errors import FlowForgeError, IncompatibleServer, SettingsError
+
+RET_FAILED = 1
+RET_USAGE = 2
+
+app = typer.Typer(
+    name="flowforge",
+    help="Durable workflows on Postgres, Redis and a Procfile.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(runs.app, name="runs")
+for command in (
+    definitions.migrate,
+    definitions.deploy,
+    definitions.start,
+    processes.worker,
+    processes.scheduler,
+    processes.dev,
+    processes.demo,
+    doctor.doctor,
+):
+    app.command()(command)
+
+
+@app.command(hidden=True)
+def run(what: Annotated[str, typer.Argument()] = "X") -> None:
+    """Answer a habit from other tools."""
+    typer.echo(f"flowforge has no command 'run': did you mean `start {what}` or `runs show {what}`?", err=True)
+    raise typer.Exit(RET_USAGE)
+
+
+def main() -> None:
+    """Run the command line; errors that have a remedy are said in one line."""
+    try:
+        app()
+    except FlowForgeError as error:
+        _say(error)
+        sys.exit(RET_USAGE if isinstance(error, SettingsError | IncompatibleServer) else RET_FAILED)
+    except psycopg2.OperationalError as error:
+        _say(f"PostgreSQL at DATABASE_URL does not answer: {error}")
+        sys.exit(RET_USAGE)
+    except redis.RedisError as error:
+        _say(f"Redis at REDIS_URL does not answer: {error}")
+        sys.exit(RET_USAGE)
+
+
+def _say(error: object) -> None:
+    Console(stderr=True).print(f"[bold red]error[/] {str(error).strip()}", highlight=False)

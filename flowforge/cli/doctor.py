@@ -1,0 +1,83 @@
+"""doctor: settings, connections, versions, and the number of broken invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import psycopg2
+import redis
+import typer
+
+from flowforge import client, insights, migrations
+from flowforge.broker import check_server, connect_redis
+from flowforge.cli import output
+from flowforge.errors import FlowForgeError, IncompatibleServer
+from flowforge.settings import Settings
+
+_OLDEST_POSTGRES = 150_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    note: str
+
+
+def doctor(as_json: output.AsJson = False) -> None:
+    """Check settings, connections and versions, and count broken invariants. Exit code 1 if anything is wrong."""
+    findings = [_look(what, look) for what, look in (("settings", _settings), ("redis", _redis), ("postgres", _postgres))]
+    if findings[-1].ok:
+        findings += [_look("migrations", _migrations), *_invariants()]
+    if as_json:
+        output.print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def _look(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except (FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+        return Finding(what, False, str(error).strip())
+
+
+def _settings() -> str:
+    settings = Settings.from_env().require("database_url", "redis_url", "modules")
+    return f"modules {', '.join(settings.modules)}, lease {settings.lease:g} s, namespace {settings.namespace}"
+
+
+def _redis() -> str:
+    return check_server(connect_redis(Settings.from_env()))
+
+
+def _postgres() -> str:
+    info = client.engine().database.raw().info
+    if info.server_version < _OLDEST_POSTGRES:
+        raise IncompatibleServer(f"PostgreSQL {info.parameter_status('server_version')}: FlowForge needs 15 or newer")
+    return f"PostgreSQL {info.parameter_status('server_version')}"
+
+
+def _migrations() -> str:
+    migrations.check(client.engine().database)
+    return "up to date"
+
+
+def _invariants() -> list[Finding]:
+    try:
+        broken = insights.broken_invariants(client.engine().database.raw())
+    except psycopg2.Error as error:
+        return [Finding("invariants", False, str(error).strip())]
+    return [Finding(rule, count == 0, str(count)) for rule, count in broken.items()]
+
+
+def _print(findings: list[Finding]) -> None:
+    made = output.table("", "checked", "note")
+    for finding in findings:
+        made.add_row("[green]ok[/]" if finding.ok else "[bold red]no[/]", finding.what, finding.note)
+    output.console.print(made)

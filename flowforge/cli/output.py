@@ -1,0 +1,125 @@
+"""How things look in a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
+    from flowforge.insights import RunSummary, TaskSummary
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+console = Console()
+
+STYLES = {
+    "pending": "dim",
+    "ready": "yellow",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "magenta",
+    "skipped": "dim italic",
+}
+_BAR = 28  # characters
+
+
+def print_json(value: object) -> None:
+    """Print dataclasses, ids and instants as JSON."""
+    typer.echo(json.dumps(value, default=_plain, indent=2))
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def state(word: str) -> Text:
+    """Return a state in its colour."""
+    return Text(word, style=STYLES.get(word, ""))
+
+
+def table(*columns: str) -> Table:
+    """Return an empty table of the house's form."""
+    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, no_wrap=column != "note", overflow="fold")
+    return made
+
+
+def runs(rows: Iterable[RunSummary]) -> Table:
+    """Return runs as a table."""
+    made = table("run", "workflow", "state", "tasks", "started", "took")
+    for run in rows:
+        done = run.tasks.get("succeeded", 0)
+        made.add_row(
+            str(run.id),
+            f"{run.workflow} v{run.version}",
+            state(run.state),
+            f"{done}/{sum(run.tasks.values())}",
+            ago(run.created_at),
+            took(run.started_at, run.finished_at),
+        )
+    return made
+
+
+def run(summary: RunSummary, tasks: Sequence[TaskSummary]) -> RenderableType:
+    """Return one run: a headline, and a line for each task run with its place in time."""
+    head = Text.assemble(
+        (f"{summary.workflow} v{summary.version}", "bold"), "  ", state(summary.state), f"  {summary.id}\n",
+        (json.dumps(summary.parameters), "dim"),
+    )
+    began = summary.started_at or summary.created_at
+    until = summary.finished_at or datetime.now(UTC)
+    made = table("task", "state", "attempt", "took", "when", "note")
+    for task in tasks:
+        made.add_row(
+            task.key, state(task.state), str(task.attempt), took(task.started_at, task.finished_at),
+            _bar(task, began, until), _note(task),
+        )
+    return Group(head, made)
+
+
+def _bar(task: TaskSummary, began: datetime, until: datetime) -> Text:
+    """Draw when the last attempt ran, between the run's start and its end."""
+    whole = (until - began).total_seconds()
+    if not task.started_at or whole <= 0:
+        return Text(" " * _BAR)
+    end = task.finished_at or until
+    left = int((task.started_at - began).total_seconds() / whole * _BAR)
+    wide = max(1, round((end - task.started_at).total_seconds() / whole * _BAR))
+    left = max(0, min(left, _BAR - wide))
+    return Text(" " * left + "━" * wide + " " * (_BAR - left - wide), style=STYLES.get(task.state, ""))
+
+
+def _note(task: TaskSummary) -> str:
+    if task.error and task.state in {"failed", "skipped", "ready"}:
+        return f"{task.error['type']}: {task.error['message']}".splitlines()[0][:100]
+    if task.state == "running":
+        return f"on {task.lease_owner}"
+    return task.deferred_because or ""
+
+
+def took(started: datetime | None, finished: datetime | None) -> str:
+    """Return a duration in words, until now if it goes on."""
+    if started is None:
+        return ""
+    seconds = ((finished or datetime.now(UTC)) - started).total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004 - seconds in a minute
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago a moment was."""
+    return f"{took(moment, None)} ago"
