@@ -14,6 +14,11 @@ class RunState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run is terminal."""
+        return self in RUN_TERMINAL
+
 
 class TaskState(StrEnum):
     """State of a task run."""

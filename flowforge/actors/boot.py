@@ -36,7 +36,9 @@ class Engine(dramatiq.Middleware):
         self.runtime = Runtime(self.settings, database, broker.runway, self.registry, queues, worker.worker_threads)
         self.runtime.start()
         broker.consume_dispatches_with(self._consumer)
-        logger.info("worker.ready owner=%s queues=%s threads=%d", self.runtime.owner, ",".join(queues), worker.worker_threads)
+        logger.info(
+            "worker.ready owner=%s queues=%s threads=%d", self.runtime.owner, ",".join(queues), worker.worker_threads
+        )
 
     def _consumer(self, milliseconds: int) -> DispatchConsumer:
         assert self.runtime is not None
@@ -95,4 +97,3 @@ def _declare_execute(broker: Broker, engine: Engine) -> None:
     options = {"max_retries": 0, "time_limit": float("inf"), "notify_shutdown": False}
     actor = dramatiq.Actor(run, broker=broker, actor_name=EXECUTE, queue_name=DISPATCH, priority=0, options=options)
     broker.actors[EXECUTE] = actor
-

@@ -106,8 +106,11 @@ class Committer:
             if items:
                 answers = database.perform(verb, [item.ending for item in items])  # type: ignore[misc]
                 became += answers.values()
-                outcomes += [_unreleased(item, answers[item.attempt.claim.id]) for item in items
-                             if answers.get(item.attempt.claim.id, "ready") != "ready"]
+                outcomes += [
+                    _unreleased(item, answers[item.attempt.claim.id])
+                    for item in items
+                    if answers.get(item.attempt.claim.id, "ready") != "ready"
+                ]
         if outcomes:
             endings = database.perform(transitions.finish, outcomes)
             _tell(endings)

@@ -93,7 +93,9 @@ def time_out(attempt: Attempt) -> None:
 
 
 def _timeout(attempt: Attempt) -> AttemptTimeout:
-    return AttemptTimeout(f"task {attempt.task.key!r} ran longer than its timeout of {attempt.known.stored.timeout:g} s")
+    return AttemptTimeout(
+        f"task {attempt.task.key!r} ran longer than its timeout of {attempt.known.stored.timeout:g} s"
+    )
 
 
 def _context(runtime: Runtime, attempt: Attempt) -> Context:

@@ -66,15 +66,16 @@ class Holding:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._attempts: dict[UUID, Attempt] = {}
+        # By token too: one whose lease was lost may still run here when its successor is claimed.
+        self._attempts: dict[tuple[UUID, int], Attempt] = {}
         self._changed = threading.Condition()
         self._busy = 0
         self._typical = 1.0
         self._closed = False
 
-    def __contains__(self, task_run_id: UUID) -> bool:
-        """Whether a task run is held at any token."""
-        return task_run_id in self._attempts
+    def holds(self, task_run_id: UUID, token: int) -> bool:
+        """Whether a task run is held at this token."""
+        return (task_run_id, token) in self._attempts
 
     def __len__(self) -> int:
         """Return the number of attempts held."""
@@ -118,7 +119,7 @@ class Holding:
         """Hold attempts that were just claimed."""
         for attempt in attempts:
             self.occupy()
-            self._attempts[attempt.claim.id] = attempt
+            self._attempts[attempt.claim.id, attempt.claim.token] = attempt
 
     def begin(self, attempt: Attempt) -> bool:
         """Start an attempt, unless it was withdrawn."""
@@ -144,7 +145,7 @@ class Holding:
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Hold attempts no longer: their outcome is committed, or another owns them."""
         for attempt in attempts:
-            self._attempts.pop(attempt.claim.id, None)
+            self._attempts.pop((attempt.claim.id, attempt.claim.token), None)
 
     def all(self) -> list[Attempt]:
         """Return the attempts held now."""

@@ -34,10 +34,14 @@ class Intake:
         """Return an attempt for each dispatch that this process now owns."""
         dispatches = [dispatch for dispatch in map(_decode, popped) if dispatch]
         self._learn(dispatches)
-        fit = self._defer_unfit([one for one in dispatches if one.task_run_id not in self._runtime.holding])
+        fit = self._defer_unfit([dispatch for dispatch in dispatches if not self._is_double(dispatch)])
         attempts = self._attempts(self._claim(fit))
         self._runtime.holding.add(attempts)
         return attempts
+
+    def _is_double(self, dispatch: Dispatch) -> bool:
+        """Whether this process has claimed that very dispatch already: it was sent twice."""
+        return self._runtime.holding.holds(dispatch.task_run_id, dispatch.token + 1)
 
     def _learn(self, dispatches: Sequence[Dispatch]) -> None:
         unknown: dict[UUID, set[UUID]] = {}
@@ -85,5 +89,5 @@ def _decode(data: bytes) -> Dispatch | None:
     try:
         return Dispatch.decode(data)
     except (ValueError, TypeError):
-        logger.error("dispatch.unreadable data=%r", data[:200])
+        logger.exception("dispatch.unreadable data=%r", data[:200])
         return None

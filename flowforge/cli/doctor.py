@@ -29,7 +29,9 @@ class Finding:
 
 def doctor(as_json: output.AsJson = False) -> None:
     """Check settings, connections and versions, and count broken invariants. Exit code 1 if anything is wrong."""
-    findings = [_look(what, look) for what, look in (("settings", _settings), ("redis", _redis), ("postgres", _postgres))]
+    findings = [
+        _look(what, look) for what, look in (("settings", _settings), ("redis", _redis), ("postgres", _postgres))
+    ]
     if findings[-1].ok:
         findings += [_look("migrations", _migrations), *_invariants()]
     if as_json:

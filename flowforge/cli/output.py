@@ -76,7 +76,10 @@ def runs(rows: Iterable[RunSummary]) -> Table:
 def run(summary: RunSummary, tasks: Sequence[TaskSummary]) -> RenderableType:
     """Return one run: a headline, and a line for each task run with its place in time."""
     head = Text.assemble(
-        (f"{summary.workflow} v{summary.version}", "bold"), "  ", state(summary.state), f"  {summary.id}\n",
+        (f"{summary.workflow} v{summary.version}", "bold"),
+        "  ",
+        state(summary.state),
+        f"  {summary.id}\n",
         (json.dumps(summary.parameters), "dim"),
     )
     began = summary.started_at or summary.created_at
@@ -84,8 +87,12 @@ def run(summary: RunSummary, tasks: Sequence[TaskSummary]) -> RenderableType:
     made = table("task", "state", "attempt", "took", "when", "note")
     for task in tasks:
         made.add_row(
-            task.key, state(task.state), str(task.attempt), took(task.started_at, task.finished_at),
-            _bar(task, began, until), _note(task),
+            task.key,
+            state(task.state),
+            str(task.attempt),
+            took(task.started_at, task.finished_at),
+            _bar(task, began, until),
+            _note(task),
         )
     return Group(head, made)
 

@@ -23,7 +23,7 @@ from flowforge.embedded import guardian
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds until a program that exited is started again: the first time, and at most. It doubles with every exit.
 _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
@@ -61,7 +61,7 @@ class Child:
             try:
                 self._start()
             except OSError as error:  # no memory or no process left: may pass, and is no reason to stop the others
-                _log.error("program.not_started name=%s error=%r", self.program.name, str(error))
+                logger.warning("program.not_started name=%s error=%r", self.program.name, str(error))
                 self._postpone()
 
     def ask_to_end(self) -> None:
@@ -107,7 +107,7 @@ class Child:
             process_group=0,
         )
         self.killed = self._exit_noted = False
-        _log.info("program.started name=%s pid=%s", self.program.name, self.process.pid)
+        logger.info("program.started name=%s pid=%s", self.program.name, self.process.pid)
         if self._echo and self.process.stdout:
             arguments = (self.process.stdout, f"{self.program.name} | ", self._echo)
             self._copier = threading.Thread(target=_copy, args=arguments, daemon=True)
@@ -116,7 +116,7 @@ class Child:
     def _note_exit(self, process: subprocess.Popen[str]) -> None:
         self._exit_noted = True
         end = _describe(process.returncode)
-        _log.info("program.exited name=%s pid=%s %s", self.program.name, process.pid, end)
+        logger.info("program.exited name=%s pid=%s %s", self.program.name, process.pid, end)
         self._postpone()
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
         self._signal_group(process, signal.SIGTERM)
@@ -152,5 +152,5 @@ def _copy(source: IO[str], prefix: str, target: TextIO) -> None:
     """Write each line behind the prefix, in one piece, until the last writer is gone."""
     with source:
         for line in source:
-            target.write(f"{prefix}{line.rstrip()}\n")
+            target.write(prefix + line.removesuffix("\n") + "\n")
             target.flush()

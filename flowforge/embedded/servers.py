@@ -61,7 +61,7 @@ class PostgresServer(Server):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return lines[0] == str(self.pid) and lines[7:] == ["ready   "]
+        return lines[:1] == [str(self.pid)] and lines[7:] == ["ready   "]
 
     def _initdb(self, program: str) -> list[str]:
         hurry = [] if self.directory else ["--no-sync"]

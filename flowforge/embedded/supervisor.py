@@ -11,6 +11,7 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, TextIO
 
 from flowforge.embedded.program import Child, Program
@@ -39,8 +40,9 @@ class Supervisor:
         """
         self._children = [Child(program, grace, echo) for program in programs]
         self._requests = 0
-        if len({child.program.name for child in self._children}) < len(self._children):
-            message = "two programs share a name"
+        names = Counter(child.program.name for child in self._children)
+        if twice := [name for name, count in names.items() if count > 1]:
+            message = f"two programs share a name: {', '.join(twice)}"
             raise ValueError(message)
 
     @property

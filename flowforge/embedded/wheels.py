@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-#: What initdb and the server never read: two thirds of the files.
+#: What initdb and the server never read.
 _NOT_NEEDED = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "doc", "*.a", "__pycache__")
 
 

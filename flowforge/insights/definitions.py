@@ -53,9 +53,7 @@ def deployed_names(organization: UUID) -> list[str]:
 
 def known_tasks(organization: UUID, ids: Iterable[UUID]) -> list[KnownTask]:
     """Return stored tasks by id; they never change, so that they may be kept."""
-    query = (
-        Task.select().join(Workflow).where((Workflow.organization == organization) & Task.id.in_(list(ids)))
-    )
+    query = Task.select().join(Workflow).where((Workflow.organization == organization) & Task.id.in_(list(ids)))
     return [KnownTask(row.id, _stored(row), _ids_of(row, data_upstream(row.inputs))) for row in query]
 
 

@@ -74,6 +74,4 @@ class Deployment(Row):
     created_at = clocked()
 
 
-Deployment.add_index(
-    Deployment.index(Deployment.workflow, SQL("created_at DESC"), name="idx_deployment_workflow")
-)
+Deployment.add_index(Deployment.index(Deployment.workflow, SQL("created_at DESC"), name="idx_deployment_workflow"))

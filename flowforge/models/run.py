@@ -54,7 +54,5 @@ for _columns, _name in (
 ):
     WorkflowRun.add_index(WorkflowRun.index(*_columns, name=_name))
 WorkflowRun.add_index(
-    WorkflowRun.index(
-        SQL("parent_task_run_id"), where=SQL("parent_task_run_id IS NOT NULL"), name="idx_wfrun_parent"
-    )
+    WorkflowRun.index(SQL("parent_task_run_id"), where=SQL("parent_task_run_id IS NOT NULL"), name="idx_wfrun_parent")
 )

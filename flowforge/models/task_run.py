@@ -102,7 +102,5 @@ OutboxMessage.add_index(
     )
 )
 OutboxMessage.add_index(
-    OutboxMessage.index(
-        OutboxMessage.published_at, where=SQL("published_at IS NOT NULL"), name="idx_outbox_published"
-    )
+    OutboxMessage.index(OutboxMessage.published_at, where=SQL("published_at IS NOT NULL"), name="idx_outbox_published")
 )

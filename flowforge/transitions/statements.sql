@@ -250,7 +250,7 @@ with outcome as materialized (
            jsonb_build_object('token', outcome.token, 'outcome', outcome.state)
       from held
       join outcome on outcome.id = held.id
-     where outcome.token < held.fencing_token
+     where outcome.token < held.fencing_token and not %(overdue)s
 ), tally as materialized (
     select workflow_run_id, count(*)::int as ended, count(*) filter (where ending = 'failed' and required)::int as failed
       from own

@@ -51,7 +51,9 @@ def fields_of(parameters: type[Any] | None, workflow: str) -> dict[str, Any]:
     if dataclasses.is_dataclass(parameters):
         hints = annotations_of(parameters, f"workflow {workflow!r}")
         return {field.name: hints[field.name] for field in dataclasses.fields(parameters)}
-    raise DefinitionError(f"workflow {workflow!r}: parameters must be a dataclass or pydantic model, not {parameters!r}")
+    raise DefinitionError(
+        f"workflow {workflow!r}: parameters must be a dataclass or pydantic model, not {parameters!r}"
+    )
 
 
 def bind(
@@ -66,7 +68,9 @@ def bind(
     parameters = inspect.signature(function).parameters
     annotations = annotations_of(function, what)
     if unknown := [name for name in given if name not in parameters]:
-        raise DefinitionError(f"{what}: inputs name {unknown[0]!r}, not an argument{did_you_mean(unknown[0], parameters)}")
+        raise DefinitionError(
+            f"{what}: inputs name {unknown[0]!r}, not an argument{did_you_mean(unknown[0], parameters)}"
+        )
     sources = {}
     for parameter in parameters.values():
         _check_form(parameter, annotations, what)

@@ -88,7 +88,9 @@ class Definition(Generic[P]):
         `name` is 1-63 of `[a-z0-9._-]` and starts with a letter or digit; `parameters` is a dataclass or pydantic model.
         """
         if not _NAME.fullmatch(name):
-            raise DefinitionError(f"workflow name {name!r}: use 1-63 of a-z, 0-9, '.', '_', '-', a letter or digit first")
+            raise DefinitionError(
+                f"workflow name {name!r}: use 1-63 of a-z, 0-9, '.', '_', '-', a letter or digit first"
+            )
         self.name, self.parameters, self.description = name, parameters, description
         self.fields = binding.fields_of(parameters, name)
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -218,8 +220,9 @@ class Definition(Generic[P]):
         if self.parameters is None:
             return self._encode_nothing(args, kwargs)
         if unknown := [name for name in kwargs if name not in self.fields]:
-            raise ParameterError(f"workflow {self.name!r} has no parameter {unknown[0]!r}"
-                                 f"{did_you_mean(unknown[0], self.fields)}")
+            raise ParameterError(
+                f"workflow {self.name!r} has no parameter {unknown[0]!r}{did_you_mean(unknown[0], self.fields)}"
+            )
         try:
             bound = inspect.signature(self.parameters).bind(*args, **kwargs)
             checked = values.adapter(self.parameters).validate_python(bound.arguments)
@@ -239,7 +242,9 @@ def _rule(when: str, what: str) -> When:
     try:
         return When(when)
     except ValueError:
-        raise DefinitionError(f"{what}: when={when!r} is no rule{did_you_mean(when, When)}: use {', '.join(When)}") from None
+        raise DefinitionError(
+            f"{what}: when={when!r} is no rule{did_you_mean(when, When)}: use {', '.join(When)}"
+        ) from None
 
 
 def _by_key(task: Mapping[str, Any]) -> str:

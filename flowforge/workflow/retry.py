@@ -26,7 +26,9 @@ def seconds(duration: Duration, name: str) -> float:
         return float(duration)
     if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", duration):
         return float(match[1]) * _UNITS[match[2]]
-    raise DefinitionError(f"{name}={duration!r}: write seconds as a number, or a text such as '500ms', '1s', '10m', '2h'")
+    raise DefinitionError(
+        f"{name}={duration!r}: write seconds as a number, or a text such as '500ms', '1s', '10m', '2h'"
+    )
 
 
 @dataclass(frozen=True)

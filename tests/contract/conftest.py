@@ -10,6 +10,7 @@ import psycopg2
 import pytest
 
 from tests.conftest import administer, database_on
+from tests.contract.crowd import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
     from flowforge.embedded.servers import PostgresServer
+    from tests.contract.crowd import Busy
 
 _numbers = count(1)
 
@@ -42,3 +44,10 @@ def connection(database_url: str) -> Iterator[Connection]:
     """A plain connection to this test's database; whatever it leaves uncommitted is rolled back."""
     with closing(psycopg2.connect(database_url)) as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def crowded(postgres: PostgresServer, template: str) -> Iterator[tuple[str, Busy]]:
+    """The name of a full database to clone, whose statistics are from when it was nearly empty; and what is at work."""
+    with another_database(postgres, template) as url:
+        yield url.partition("?")[0].rpartition("/")[2], fill(url)

@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DIR    ?=
+
+.PHONY: help setup demo test check bench dev clean
+
+help:  ## Say what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+setup: $(VENV)/ready  ## Make .venv with everything in it
+
+demo: setup  ## Survey a source tree with workers, one of them killed (DIR=… for another tree)
+	$(BIN)/python -m flowforge demo $(if $(DIR),'$(DIR)')
+
+test: setup  ## Run the tests on real servers of their own
+	$(BIN)/python -m pytest
+
+check: setup  ## Run every other check that CI runs
+	$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy && $(BIN)/python -m importlinter.cli lint-imports 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/contract
+
+bench: setup  ## Measure what README and docs/performance.md say
+	$(BIN)/python -m benchmarks
+
+dev: setup  ## Run the Procfile on servers of its own (Ctrl-C ends everything)
+	$(BIN)/python -m flowforge dev
+
+clean:  ## Remove what make made
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
