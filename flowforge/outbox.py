@@ -46,15 +46,19 @@ class Publisher:
         """Publish so that at most `limit` dispatches of a queue wait in Redis."""
         self._database, self._runway, self._limit = database, runway, limit
         self._low_water: dict[str, _LowWater] = {}
+        #: Whether the last turn left due dispatches for want of room.
+        self.backlog = False
 
     def publish(self) -> int:
         """Publish what is due on every queue, as far as there is room; return how many dispatches that were."""
+        self.backlog = False
         queues = self._database.perform(insights.waiting_queues)
         return sum(self._publish(queue) for queue in queues)
 
     def _publish(self, queue: str) -> int:
         room = self._limit - self._runway.length(queue)
         if room <= 0:
+            self.backlog = True
             return 0
         low_water = self._low_water.setdefault(queue, _LowWater())
         start = low_water.start()
@@ -64,6 +68,7 @@ class Publisher:
             low_water.mark = Mark()
             again, low_water.mark = self._hand_over(queue, room - published, Mark())
             published += again
+        self.backlog |= published == room
         return published
 
     def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:

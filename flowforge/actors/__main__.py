@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flowforge.worker")
 
+_LAST_LOOK = 2000  # milliseconds that Dramatiq waits for its threads once they should be idle
+
 RET_OK = 0
 RET_CANNOT_START = 2  # settings, servers, or the user's modules
 RET_REPLACE_ME = 75  # EX_TEMPFAIL: a thread is lost, a new process will do
@@ -62,9 +64,13 @@ def _listen() -> threading.Event:
 
 
 def _stop(worker: dramatiq.Worker, engine: Engine, settings: Settings) -> int:
-    worker.stop(timeout=int(settings.grace * 1000))
+    """Drain within the grace. A lost thread is not waited for: it will not return."""
+    assert engine.runtime is not None
+    engine.runtime.drain()
+    engine.runtime.holding.wait_idle(lost=engine.runtime.lost_threads, seconds=settings.grace)
+    worker.stop(timeout=_LAST_LOOK)
     worker.broker.close()
-    return RET_REPLACE_ME if engine.runtime and engine.runtime.retired else RET_OK
+    return RET_REPLACE_ME if engine.runtime.lost_threads else RET_OK
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Engine(dramatiq.Middleware):
         self.settings = settings
         self.registry = Registry(())
         self.runtime: Runtime | None = None
+        self._others: set[str] = set()  # messages of the users' own actors that occupy a thread
 
     def before_worker_boot(self, broker: Broker, worker: dramatiq.Worker) -> None:
         """Make the runtime, for as many threads as the worker has; then serve the dispatch queue."""
@@ -47,11 +48,13 @@ class Engine(dramatiq.Middleware):
     def before_process_message(self, broker: Broker, message: Any) -> None:  # noqa: ARG002
         """Count a thread as taken by an actor of the user's own; attempts are counted when they are claimed."""
         if self.runtime and message.queue_name != DISPATCH:
+            self._others.add(message.message_id)
             self.runtime.holding.occupy()
 
     def after_process_message(self, broker: Broker, message: Any, **_: Any) -> None:  # noqa: ARG002
         """Count it as free again."""
-        if self.runtime and message.queue_name != DISPATCH:
+        if self.runtime and message.message_id in self._others:
+            self._others.discard(message.message_id)
             self.runtime.holding.vacate()
 
     def after_skip_message(self, broker: Broker, message: Any) -> None:

@@ -115,6 +115,11 @@ class Holding:
                 self._typical += _WEIGHT * (max(seconds, 0.0001) - self._typical)
             self._changed.notify_all()
 
+    def wait_idle(self, *, lost: int, seconds: float) -> bool:
+        """Wait up to `seconds` until no thread is busy, but for those that are lost; say whether that came true."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._busy <= lost, seconds)
+
     def add(self, attempts: Iterable[Attempt]) -> None:
         """Hold attempts that were just claimed."""
         for attempt in attempts:

@@ -66,6 +66,6 @@ class Keeper:
 
     def _give_up(self, attempt: Attempt) -> None:
         """End an attempt whose thread does not return, and have this process replaced: its thread is lost."""
-        if self._runtime.holding.end(attempt):
+        if attempt.move(Phase.RUNNING, Phase.OVER):
             self._runtime.committer.put(attempt, ending_of(attempt, AttemptTimeout()))
             self._runtime.retire(f"task {attempt.task.key!r} does not return after its timeout")

@@ -46,8 +46,8 @@ class Runtime:
     queues: tuple[str, ...]
     threads: int
     owner: str = field(default_factory=owner_name)
-    #: Why this process is to be replaced, once it is.
-    retired: str | None = None
+    #: Threads that user code does not give back.
+    lost_threads: int = 0
 
     def __post_init__(self) -> None:
         """Make the parts that refer to this process."""
@@ -79,10 +79,10 @@ class Runtime:
             self.committer.turn()
 
     def retire(self, reason: str) -> None:
-        """Have this process drain and end, so that its supervisor replaces it."""
-        if self.retired is None:
-            self.retired = reason
-            logger.error("worker.retired reason=%s", reason)
+        """Have this process drain and end, so that its supervisor replaces it: a thread is lost."""
+        self.lost_threads += 1
+        logger.error("worker.retired reason=%s", reason)
+        if self.lost_threads == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def hooks(self, attempt: Attempt) -> AttemptHooks:

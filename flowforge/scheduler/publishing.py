@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flowforge.db import Database
 
 _IDLE = 0.25  # seconds between looks when nobody wakes us
-_EAGER = 0.01  # … for a while after a start in a transaction that was still open
+_EAGER = 0.01  # … while there is a backlog, and for a while after a start in a transaction that was still open
 _EAGER_FOR = 1.0
 
 
@@ -27,9 +27,8 @@ class PublishingLoop:
         self.loop = Loop("flowforge-publisher", self.turn)
 
     def turn(self) -> None:
-        """Publish until nothing more can be published, then wait for a wake."""
-        while self._publisher.publish():
-            pass
-        eager = time.monotonic() < self._eager_until
+        """Publish what there is room for, then wait: for a wake, or for room while there is a backlog."""
+        self._publisher.publish()
+        eager = self._publisher.backlog or time.monotonic() < self._eager_until
         if b"soon" in self._runway.wait(_EAGER if eager else _IDLE):
             self._eager_until = time.monotonic() + _EAGER_FOR

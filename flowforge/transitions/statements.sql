@@ -155,7 +155,7 @@ select asked.id,
   from asked
   left join held on held.id = asked.id
   left join renewed on renewed.id = asked.id
-  left join flowforge.task_run seen on seen.id = asked.id;
+  left join flowforge.task_run seen on seen.id = asked.id and seen.id = any(%(ids)s::uuid[]);
 
 
 -- name: finish
@@ -446,7 +446,7 @@ with due as materialized (
 update flowforge.outbox_message o
    set published_at = flowforge.clock()
   from due
- where o.id = due.id
+ where o.id = due.id and o.id = any(array(select id from due))
 returning o.task_run_id, o.workflow_run_id, o.organization_id, o.fencing_token_snapshot as token,
           o.attempt_snapshot as attempt, o.payload, o.priority, o.available_at;
 

@@ -94,6 +94,7 @@ class Definition(Generic[P]):
         self.name, self.parameters, self.description = name, parameters, description
         self.fields = binding.fields_of(parameters, name)
         self.tasks: dict[str, Task[..., Any]] = {}
+        self._digest = (0, "")  # the number of tasks that it was made for, because tasks are only ever added
 
     def __repr__(self) -> str:
         """Show the name and the number of tasks."""
@@ -208,8 +209,11 @@ class Definition(Generic[P]):
     @property
     def digest(self) -> str:
         """SHA-256 over the canonical structure: equal for two definitions that the engine treats alike."""
-        tasks = sorted((vars(task) for task in self.structure()), key=_by_key)
-        return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+        if self._digest[0] != len(self.tasks):
+            tasks = sorted((vars(task) for task in self.structure()), key=_by_key)
+            digest = hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+            self._digest = (len(tasks), digest)
+        return self._digest[1]
 
     def encode(self, *args: Any, **kwargs: Any) -> str:
         """
