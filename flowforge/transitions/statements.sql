@@ -445,8 +445,7 @@ with due as materialized (
 )
 update flowforge.outbox_message o
    set published_at = flowforge.clock()
-  from due
- where o.id = due.id and o.id = any(array(select id from due))
+ where o.id = any(array(select id from due))
 returning o.task_run_id, o.workflow_run_id, o.organization_id, o.fencing_token_snapshot as token,
           o.attempt_snapshot as attempt, o.payload, o.priority, o.available_at;
 

@@ -1,0 +1,96 @@
+"""Workers that die, sleep too long, or are told to go; a Redis that forgets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from flowforge.states import RunState
+from tests.e2e import workflows
+from tests.e2e.conftest import Fleet, events, owner_pid, the_task_run
+from tests.support import wait_for
+
+if TYPE_CHECKING:
+    import redis as redis_client
+
+
+def test_a_killed_workers_task_runs_again_within_its_lease(fleet: Fleet) -> None:
+    """B043: SIGKILL of a process that by the database holds a lease."""
+    fleet.scheduler()
+    fleet.worker()
+    fleet.worker()
+    run = workflows.slow.start(n=1)
+
+    os.kill(owner_pid(run, "sleep"), signal.SIGKILL)
+    killed_at = time.monotonic()
+    wait_for(lambda: "expired" in events(run, "sleep"))
+
+    assert time.monotonic() - killed_at < 2 + 2  # the lease, and the poll on a busy machine
+    assert run.wait(timeout=20) is RunState.SUCCEEDED
+    assert events(run, "sleep") == ["created", "claimed", "expired", "claimed", "succeeded"]
+    assert the_task_run(run, "sleep").attempt == 2
+
+
+def test_a_worker_that_wakes_too_late_is_refused(fleet: Fleet) -> None:
+    """B051: SIGSTOP past the lease, then SIGCONT: the late completion is refused by its token and recorded."""
+    fleet.scheduler()
+    fleet.worker()
+    fleet.worker()
+    run = workflows.slow.start(n=1)
+
+    zombie = owner_pid(run, "sleep")
+    os.kill(zombie, signal.SIGSTOP)
+    assert run.wait(timeout=30) is RunState.SUCCEEDED
+    os.kill(zombie, signal.SIGCONT)
+
+    wait_for(lambda: "refused" in events(run, "sleep"))
+    assert events(run, "sleep") == ["created", "claimed", "expired", "claimed", "succeeded", "refused"]
+    assert run.result(workflows.after_sleep) != zombie
+
+
+def test_sigterm_lets_short_work_end_and_gives_long_work_back(fleet: Fleet) -> None:
+    """B062: no attempt is charged, and the process is gone within the grace and five seconds."""
+    fleet.scheduler()
+    worker = fleet.worker(FLOWFORGE_GRACE="2")
+    short, long = workflows.slow.start(n=1), workflows.slow.start(n=8)
+    for run in (short, long):
+        owner_pid(run, "sleep")
+
+    worker.terminate()
+
+    assert worker.wait(timeout=2 + 5) == 0
+    assert events(short, "sleep") == ["created", "claimed", "succeeded"]
+    assert events(long, "sleep") == ["created", "claimed", "handed_back"]
+    assert (the_task_run(long, "sleep").state, the_task_run(long, "sleep").attempt) == ("ready", 1)
+
+
+def test_a_wiped_redis_loses_nothing(fleet: Fleet, redis: redis_client.Redis) -> None:
+    """B031: what was published and lost is found missing and sent again."""
+    fleet.scheduler()
+    run = workflows.wide.start()
+    key = f"{fleet.settings.namespace}:dispatch:default"
+    wait_for(lambda: redis.llen(key) == len(workflows.parts))
+
+    redis.delete(key)
+    fleet.worker()
+
+    assert run.wait(timeout=30) is RunState.SUCCEEDED
+    assert all(events(run, part.key).count("claimed") == 1 for part in workflows.parts[:5])
+
+
+def test_a_lost_task_that_was_on_its_last_start_fails_its_run(fleet: Fleet) -> None:
+    """B044, B045: a body that kills its worker every time ends as worker_lost after its budget."""
+    fleet.scheduler()
+    workers = [fleet.worker() for _ in range(4)]
+    run = workflows.slow.start(n=30)
+
+    for number in range(3):
+        wait_for(lambda number=number: events(run, "sleep").count("claimed") == number + 1)
+        os.kill(owner_pid(run, "sleep"), signal.SIGKILL)
+
+    assert run.wait(timeout=40) is RunState.FAILED
+    assert the_task_run(run, "sleep").error["type"] == "worker_lost"
+    assert the_task_run(run, "after_sleep").state == "skipped"
+    assert sum(worker.poll() is None for worker in workers) == 1
