@@ -50,7 +50,8 @@ class Runway:
     """The lists of dispatches in Redis, one for each queue, and the wake list."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
-        self.client, self.namespace = client, namespace
+        self.client: Any = client  # redis-py types a reply as all that any command may answer
+        self.namespace = namespace
         self._wake = f"{namespace}:wake"
 
     def key(self, queue: str) -> str:
@@ -68,7 +69,7 @@ class Runway:
     def pop(self, queues: Sequence[str], *, limit: int, seconds: float) -> tuple[str, list[bytes]]:
         """Take up to `limit` dispatches from the first of the queues that has any; wait up to `seconds` for one."""
         keys = {self.key(queue).encode(): queue for queue in queues}
-        popped: Any = self.client.blmpop(seconds, len(keys), *keys, direction="LEFT", count=limit)
+        popped = self.client.blmpop(seconds, len(keys), *keys, direction="LEFT", count=limit)
         return (keys[popped[0]], list(popped[1])) if popped else ("", [])
 
     def members(self, queue: str) -> list[bytes]:
@@ -89,7 +90,7 @@ class Runway:
 
     def wait(self, seconds: float) -> list[bytes]:
         """Wait for a wake, at most `seconds`; return the words that were there."""
-        popped: Any = self.client.blmpop(seconds, 1, self._wake, direction="LEFT", count=_WAKES_KEPT)
+        popped = self.client.blmpop(seconds, 1, self._wake, direction="LEFT", count=_WAKES_KEPT)
         return list(popped[1]) if popped else []
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 proxy = DatabaseProxy()
 
 #: libpq options without which a silent network would hold a process for hours (seconds, or milliseconds for the last).
-_KEEPALIVES = {
+_KEEPALIVES: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -51,14 +51,16 @@ class Database(PostgresqlDatabase):
 
     def raw(self) -> Connection:
         """Return this thread's psycopg2 connection; a dead one is replaced, unless a transaction was open on it."""
-        if not self.is_closed() and self._state.conn.closed and not self.in_transaction():
+        connection: Connection = self.connection()
+        if connection.closed and not self.in_transaction():
             self.close()
-        return self.connection()  # type: ignore[no-any-return]
+            connection = self.connection()
+        return connection
 
-    def cursor(self, **options: Any) -> Any:
+    def cursor(self, named_cursor: Any = None) -> Any:
         """Return a cursor for Peewee's own use, on a connection that lives."""
         self.raw()
-        return super().cursor(**options)
+        return super().cursor(named_cursor)
 
     def perform(self, verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """

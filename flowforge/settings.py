@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowforge.errors import SettingsError
 
@@ -80,11 +80,10 @@ class Settings:
         return self
 
 
-def _read(metadata: Mapping[str, object], environ: Mapping[str, str]) -> object:
-    name = str(metadata["env"])
-    parse = metadata.get("parse", str)
+def _read(metadata: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
+    name, parse = metadata["env"], metadata.get("parse", str)
     try:
-        return parse(environ[name])  # type: ignore[operator]
+        return parse(environ[name])
     except ValueError:
         raise SettingsError(name, environ[name], "it must be a positive number") from None
 

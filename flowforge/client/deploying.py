@@ -45,7 +45,7 @@ def deploy(
         commit=commit,
         deployed_by=f"cli:{getpass.getuser()}@{socket.gethostname()}",
     )
-    return Workflow.get_by_id(version)  # type: ignore[no-any-return]
+    return Workflow.get_by_id(version)
 
 
 def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
@@ -89,7 +89,7 @@ def _insert(definition: Definition[Any], organization: UUID) -> UUID:
     for model, rows in ((Task, tasks), (TaskDependency, edges)):
         for batch in chunked(rows, _ROWS_AT_ONCE):
             model.insert_many(batch).execute()
-    return row.id  # type: ignore[no-any-return]
+    return row.id
 
 
 def _columns(task: StoredTask) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def current_version(organization: UUID, name: str) -> Workflow | None:
 
 def deployed_names(organization: UUID) -> list[str]:
     """Return the names of workflows that were deployed, in order."""
-    query = Workflow.select(Workflow.name).join(Deployment).where(Workflow.organization == organization).distinct()
+    query: Any = Workflow.select(Workflow.name).join(Deployment).where(Workflow.organization == organization).distinct()
     return sorted(name for (name,) in query.tuples())
 
 
@@ -57,7 +57,7 @@ def known_tasks(organization: UUID, ids: Iterable[UUID]) -> list[KnownTask]:
     return [KnownTask(row.id, _stored(row), _ids_of(row, data_upstream(row.inputs))) for row in query]
 
 
-def _ids_of(row: Task, keys: Sequence[str]) -> dict[UUID, str]:
+def _ids_of(row: Any, keys: Sequence[str]) -> dict[UUID, str]:
     if not keys:
         return {}
     query = Task.select(Task.id, Task.key).where((Task.workflow == row.workflow_id) & Task.key.in_(keys))
@@ -84,7 +84,7 @@ def _stored(row: Task) -> StoredTask:
 def upstream_results(pairs: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Any]:
     """Return (run, task) -> parsed result for those of the pairs that succeeded."""
     wanted = ValuesList(pairs, columns=("run", "task"), alias="wanted")
-    query = (
+    query: Any = (
         TaskRun.select(TaskRun.workflow_run, TaskRun.task, TaskRun.result)
         .join(wanted, on=(TaskRun.workflow_run == wanted.c.run) & (TaskRun.task == wanted.c.task))
         .where(TaskRun.state == TaskState.SUCCEEDED.value)

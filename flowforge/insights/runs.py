@@ -138,7 +138,7 @@ def _summaries(query: Any) -> list[RunSummary]:
 
 
 def _task_counts(run_ids: Iterable[UUID]) -> dict[UUID, dict[str, int]]:
-    query = (
+    query: Any = (
         TaskRun.select(TaskRun.workflow_run, TaskRun.state, fn.count(TaskRun.id))
         .where(TaskRun.workflow_run.in_(list(run_ids)))
         .group_by(TaskRun.workflow_run, TaskRun.state)

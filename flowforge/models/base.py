@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from peewee import SQL, CharField, Field, ForeignKeyField, Model, UUIDField, fn
+from peewee import SQL, CharField, Field, ForeignKeyField, Function, Model, UUIDField
 
 from flowforge.db import proxy
 
 
-class TimestampField(Field):  # type: ignore[misc]
+class TimestampField(Field):
     """An instant: `timestamptz`, always with an offset."""
 
     field_type = "TIMESTAMPTZ"
 
 
-class IntervalField(Field):  # type: ignore[misc]
+class IntervalField(Field):
     """A duration: `interval`, as a timedelta."""
 
     field_type = "INTERVAL"
 
 
-class UUIDArrayField(Field):  # type: ignore[misc]
+class UUIDArrayField(Field):
     """A list of UUIDs: `uuid[]`."""
 
     field_type = "UUID[]"
@@ -30,7 +30,7 @@ class UUIDArrayField(Field):  # type: ignore[misc]
 
 def clock() -> Any:
     """Return a call of the database's clock, for use in a query."""
-    return fn.flowforge.clock()
+    return Function("flowforge.clock", ())
 
 
 def clocked(**options: Any) -> TimestampField:
@@ -38,12 +38,12 @@ def clocked(**options: Any) -> TimestampField:
     return TimestampField(constraints=[SQL("DEFAULT flowforge.clock()")], **options)
 
 
-def reference(to: type[Model] | str, **options: Any) -> ForeignKeyField:
+def reference(to: type[Model], **options: Any) -> ForeignKeyField:
     """Return a foreign key without Peewee's index of its own: schema.sql says which are worth one."""
     return ForeignKeyField(to, index=False, **options)
 
 
-class Row(Model):  # type: ignore[misc]
+class Row(Model):
     """A row with a UUID of its own, in FlowForge's schema."""
 
     id = UUIDField(primary_key=True, default=uuid4)

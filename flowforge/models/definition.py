@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from peewee import SQL, BooleanField, CharField, CompositeKey, DoubleField, IntegerField, JSONField, TextField
 
 from flowforge.models.base import IntervalField, Row, clocked, reference
@@ -51,7 +53,7 @@ class Task(Row):
 class TaskDependency(Row):
     """An edge: the downstream task waits for the upstream one."""
 
-    id = None
+    id: Any = None
     upstream = reference(Task, on_delete="CASCADE")
     downstream = reference(Task, on_delete="CASCADE")
 

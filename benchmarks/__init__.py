@@ -1,0 +1,1 @@
+"""What README and docs/performance.md say about speed, measured: `python -m benchmarks [NAME …]`."""

@@ -1,0 +1,14 @@
+"""Run the named benchmarks, or all."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import engine, fan_out
+
+BENCHMARKS = {"engine": engine.main, "fan_out": fan_out.main}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or BENCHMARKS:
+        print(f"-- {name}")
+        BENCHMARKS[name]()
