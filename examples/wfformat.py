@@ -32,6 +32,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -40,9 +41,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import psycopg2
 import redis
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from peewee import PeeweeException
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -92,22 +93,10 @@ class _Executed(_Part):
     seconds: float = Field(alias="runtimeInSeconds", ge=0, allow_inf_nan=False)
 
 
-class _Specification(_Part):
-    tasks: list[_Specified] = Field(min_length=1)
-
-
-class _Execution(_Part):
-    tasks: list[_Executed]
-
-
-class _Workflow(_Part):
-    specification: _Specification
-    execution: _Execution
-
-
 class _File(_Part):
     version: Literal["1.5"] = Field(alias="schemaVersion")
-    workflow: _Workflow
+    specified: list[_Specified] = Field(min_length=1, validation_alias=AliasPath("workflow", "specification", "tasks"))
+    executed: list[_Executed] = Field(validation_alias=AliasPath("workflow", "execution", "tasks"))
 
 
 @dataclass(frozen=True)
@@ -142,40 +131,36 @@ _REMEDIES = {
     "schemaVersion": "only WfFormat 1.5 is read: convert the file with the tools of github.com/wfcommons/WfFormat",
     "runtimeInSeconds": "give the task's recorded runtime, 0 seconds or more",
     "execution": "give the recorded runtimes: a specification alone cannot be replayed",
-    "": "give a WfFormat 1.5 file",
+    "specification": "give each task an id and the list of its parents, as WfFormat 1.5 has them",
 }
+_WHAT_TO_GIVE = "give a WfFormat 1.5 file"
 
 
 def read(file: Path) -> Recording:
     """Read a WfFormat 1.5 file. Raises `WfFormatError`."""
     try:
-        content = _File.model_validate_json(file.read_bytes()).workflow
+        content = _File.model_validate_json(file.read_bytes())
     except OSError as error:
         raise WfFormatError(file, "", f"cannot be read ({error.strerror})", "give the path of a file") from None
     except ValidationError as error:
         raise _first(file, error) from None
-    parents = _by_id(file, _TASKS, ((task.id, frozenset(task.parents)) for task in content.specification.tasks))
-    seconds = _by_id(file, _RUNTIMES, ((task.id, task.seconds) for task in content.execution.tasks))
+    parents = _by_id(file, _TASKS, ((task.id, frozenset(task.parents)) for task in content.specified))
+    seconds = _by_id(file, _RUNTIMES, ((task.id, task.seconds) for task in content.executed))
     _check_same(file, parents, seconds)
     order = _sorted(file, parents)
-    return Recording(_name(file), {task: parents[task] for task in order}, {task: seconds[task] for task in order})
+    name = ("wfformat." + re.sub(r"[^a-z0-9._-]", "-", file.stem.lower()))[:63]
+    return Recording(name, {task: parents[task] for task in order}, {task: seconds[task] for task in order})
 
 
 def _first(file: Path, error: ValidationError) -> WfFormatError:
     """Say the first problem that pydantic found."""
     problem = error.errors()[0]
     if problem["type"] == "json_invalid":
-        return WfFormatError(file, "", f"not JSON ({problem['ctx']['error']})", _REMEDIES[""])
+        return WfFormatError(file, "", f"not JSON ({problem['ctx']['error']})", _WHAT_TO_GIVE)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     got = "missing" if problem["type"] == "missing" else problem["msg"]
-    last = str(problem["loc"][-1]) if problem["loc"] else ""
-    remedy = _REMEDIES.get(last, "see the schema at github.com/wfcommons/WfFormat")
-    return WfFormatError(file, field, f"{got} (in {_short(problem['input'])})", remedy)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004 - characters
+    remedy = next((_REMEDIES[part] for part in reversed(problem["loc"]) if part in _REMEDIES), _WHAT_TO_GIVE)
+    return WfFormatError(file, field, f"{got} (in {textwrap.shorten(repr(problem['input']), 80)})", remedy)
 
 
 def _by_id(file: Path, field: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -209,11 +194,6 @@ def _sorted(file: Path, parents: Mapping[str, frozenset[str]]) -> list[str]:
     except CycleError as error:
         circle = " -> ".join(error.args[1])
         raise WfFormatError(file, _TASKS, f"the tasks wait for each other: {circle}", "remove one parent") from None
-
-
-def _name(file: Path) -> str:
-    """Return a workflow name for a file."""
-    return ("wfformat." + re.sub(r"[^a-z0-9._-]", "-", file.stem.lower()))[:63]
 
 
 # The workflow ---------------------------------------------------------------------------------------------------------
@@ -272,7 +252,7 @@ def main() -> int:
             return _replay(recording, options, log)
     except KeyboardInterrupt:
         return RET_INTERRUPTED
-    except (WfFormatError, FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+    except (WfFormatError, FlowForgeError, PeeweeException, redis.RedisError) as error:
         print(f"error: {str(error).strip()}", file=sys.stderr)
         return RET_CANNOT_START
 

@@ -35,7 +35,15 @@ class ParameterError(FlowForgeError):
 
 
 class UnstorableValue(FlowForgeError):  # noqa: N818 - named for what it is, like the outcome it leads to
-    """A value cannot be written as JSON that PostgreSQL holds: return plain data, or a path to where the data lies."""
+    """A value cannot be written as JSON that PostgreSQL holds: give plain data, or a path to where the data lies."""
+
+
+class OptionError(FlowForgeError, ValueError):
+    """An option of a start or a deployment cannot be stored; nothing was written."""
+
+    def __init__(self, name: str, value: object, remedy: str) -> None:
+        super().__init__(f"{name}={value!r}: {remedy}")
+        self.name, self.value = name, value
 
 
 class UnknownWorkflow(FlowForgeError):  # noqa: N818
@@ -47,7 +55,7 @@ class UnknownWorkflow(FlowForgeError):  # noqa: N818
 
 
 class ForeignBroker(FlowForgeError):  # noqa: N818
-    """The user's modules installed a Dramatiq broker of their own, so that their actors would never meet this worker."""
+    """The user's modules installed a Dramatiq broker of their own: their actors would never meet this worker."""
 
     def __init__(self, module: str) -> None:
         super().__init__(
@@ -124,6 +132,10 @@ class NonRetryable(FlowForgeError):  # noqa: N818
     """Raise it in a task to end the task as failed, whatever its retry policy."""
 
 
+class UnreadableValue(NonRetryable):
+    """A stored value does not fit the annotation of the argument that takes it: another attempt cannot change that."""
+
+
 class Skip(FlowForgeError):  # noqa: N818
     """Raise it in a task to end the task as skipped: there was nothing to do."""
 
@@ -131,4 +143,4 @@ class Skip(FlowForgeError):  # noqa: N818
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return f" (did you mean {str(near[0])!r}?)" if near else ""

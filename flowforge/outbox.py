@@ -97,5 +97,5 @@ def recover(database: Database, runway: Runway, *, limit: int) -> int:
 
 
 def _waiting(runway: Runway, queue: str) -> set[tuple[UUID, int]]:
-    dispatches = (transitions.Dispatch.decode(data) for data in runway.members(queue))
-    return {(dispatch.task_run_id, dispatch.token) for dispatch in dispatches}
+    dispatches = map(transitions.Dispatch.read, runway.members(queue))
+    return {(dispatch.task_run_id, dispatch.token) for dispatch in dispatches if dispatch}

@@ -6,6 +6,7 @@ Each default is written once, beside its unit. Nothing else in the package reads
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        if (value := kind(text)) <= 0:
+        if not 0 < (value := kind(text)) < math.inf:
             raise ValueError(text)
         return value
 
@@ -37,8 +38,9 @@ class Settings:
     Each field names its environment variable and the way its text is read.
     """
 
-    database_url: str = field(default="", metadata={"env": "DATABASE_URL"})
-    redis_url: str = field(default="", metadata={"env": "REDIS_URL"})
+    #: Not shown, because URLs hold passwords.
+    database_url: str = field(default="", repr=False, metadata={"env": "DATABASE_URL"})
+    redis_url: str = field(default="", repr=False, metadata={"env": "REDIS_URL"})
     #: Prefix of every key in Redis: two FlowForges can share one server.
     namespace: str = field(default="flowforge", metadata={"env": "FLOWFORGE_NAMESPACE"})
     #: Modules that define workflows and actors, in import order.

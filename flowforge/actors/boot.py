@@ -30,7 +30,7 @@ class Engine(dramatiq.Middleware):
         self.runtime: Runtime | None = None
         self._others: set[str] = set()  # messages of the users' own actors that occupy a thread
 
-    def before_worker_boot(self, broker: Broker, worker: dramatiq.Worker) -> None:
+    def before_worker_boot(self, broker: Any, worker: dramatiq.Worker) -> None:
         """Make the runtime, for as many threads as the worker has; then serve the dispatch queue."""
         queues = self.settings.queues or tuple(self.registry.queues)
         database = client.engine().database
@@ -45,28 +45,28 @@ class Engine(dramatiq.Middleware):
         assert self.runtime is not None
         return DispatchConsumer(self.runtime, Intake(self.runtime), milliseconds)
 
-    def before_process_message(self, broker: Broker, message: Any) -> None:  # noqa: ARG002
+    def before_process_message(self, broker: Any, message: Any) -> None:  # noqa: ARG002
         """Count a thread as taken by an actor of the user's own; attempts are counted when they are claimed."""
         if self.runtime and message.queue_name != DISPATCH:
             self._others.add(message.message_id)
             self.runtime.holding.occupy()
 
-    def after_process_message(self, broker: Broker, message: Any, **_: Any) -> None:  # noqa: ARG002
+    def after_process_message(self, broker: Any, message: Any, **_: Any) -> None:  # noqa: ARG002
         """Count it as free again."""
         if self.runtime and message.message_id in self._others:
             self._others.discard(message.message_id)
             self.runtime.holding.vacate()
 
-    def after_skip_message(self, broker: Broker, message: Any) -> None:
+    def after_skip_message(self, broker: Any, message: Any) -> None:
         """Count it as free again: its actor was not called."""
         self.after_process_message(broker, message)
 
-    def before_worker_shutdown(self, broker: Broker, worker: dramatiq.Worker) -> None:  # noqa: ARG002
+    def before_worker_shutdown(self, broker: Any, worker: dramatiq.Worker) -> None:  # noqa: ARG002
         """Stop taking in; what runs may end within the grace that Dramatiq waits."""
         if self.runtime:
             self.runtime.drain()
 
-    def after_worker_shutdown(self, broker: Broker, worker: dramatiq.Worker) -> None:  # noqa: ARG002
+    def after_worker_shutdown(self, broker: Any, worker: dramatiq.Worker) -> None:  # noqa: ARG002
         """Give back what is left."""
         if self.runtime:
             self.runtime.close()

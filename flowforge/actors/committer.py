@@ -10,7 +10,7 @@ import json
 import logging
 import queue
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import psycopg2
 
@@ -104,7 +104,7 @@ class Committer:
         became: list[str] = []
         for verb, items in ((transitions.retry, retries), (transitions.hand_back, returned)):
             if items:
-                answers = database.perform(verb, [item.ending for item in items])  # type: ignore[misc]
+                answers = database.perform(verb, [cast("Release", item.ending) for item in items])
                 became += answers.values()
                 outcomes += [
                     _unreleased(item, answers[item.attempt.claim.id])
@@ -139,7 +139,7 @@ def _unreleased(item: _Item, became: str) -> Outcome:
     """Return the end of an attempt that could not be made ready again: it was asked to cancel, or has no retry left."""
     claim = item.attempt.claim
     state = TaskState.CANCELLED if became == "cancel" else TaskState.FAILED
-    return Outcome(claim.id, claim.run_id, claim.token, state, error=item.ending.error)  # type: ignore[union-attr]
+    return Outcome(claim.id, claim.run_id, claim.token, state, error=item.ending.error)
 
 
 def _unstorable(attempt: Attempt, error: psycopg2.Error) -> Outcome:

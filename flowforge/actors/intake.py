@@ -32,7 +32,7 @@ class Intake:
 
     def take_in(self, popped: Sequence[bytes]) -> list[Attempt]:
         """Return an attempt for each dispatch that this process now owns."""
-        dispatches = [dispatch for dispatch in map(_decode, popped) if dispatch]
+        dispatches = [dispatch for dispatch in map(Dispatch.read, popped) if dispatch]
         self._learn(dispatches)
         fit = self._defer_unfit([dispatch for dispatch in dispatches if not self._is_double(dispatch)])
         attempts = self._attempts(self._claim(fit))
@@ -84,10 +84,3 @@ class Intake:
         pairs = [(claim.run_id, task_id) for claim in claims for task_id in self._known[claim.task_id].data_upstream]
         return insights.upstream_results(pairs) if pairs else {}
 
-
-def _decode(data: bytes) -> Dispatch | None:
-    try:
-        return Dispatch.decode(data)
-    except (ValueError, TypeError):
-        logger.exception("dispatch.unreadable data=%r", data[:200])
-        return None

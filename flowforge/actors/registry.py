@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import dramatiq
 
-from flowforge.errors import DefinitionError, ForeignBroker
+from flowforge.errors import DefinitionError, FlowForgeError, ForeignBroker
 from flowforge.workflow import Definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
 
     from flowforge.insights import KnownTask
     from flowforge.transitions import Dispatch
@@ -63,8 +64,16 @@ def load(modules: Iterable[str], broker: dramatiq.Broker | None = None) -> Regis
         sys.path.insert(0, here)
     found: dict[int, Definition[Any]] = {}
     for name in modules:
-        module = importlib.import_module(name)
+        module = _import(name)
         if broker is not None and dramatiq.get_broker() is not broker:
             raise ForeignBroker(name)
         found |= {id(value): value for value in vars(module).values() if isinstance(value, Definition)}
     return Registry(found.values())
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module; one that calls `sys.exit` must not end the process as if all were well."""
+    try:
+        return importlib.import_module(name)
+    except SystemExit as error:
+        raise FlowForgeError(f"module {name!r} called sys.exit({error.code!r}) while it was imported") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -43,17 +44,26 @@ def deploy(
         repository=repository,
         ref=ref,
         commit=commit,
-        deployed_by=f"cli:{getpass.getuser()}@{socket.gethostname()}",
+        deployed_by=f"cli:{_user()}@{socket.gethostname()}",
     )
     return Workflow.get_by_id(version)
+
+
+def _user() -> str:
+    """Return who runs this process: by number where it has no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
     """Return the id of the version that has this structure; a new one is stored in a transaction of its own."""
     known, key = engine().versions, (organization, definition.name, definition.digest)
-    if key not in known:
-        known[key] = insights.version_of(*key) or _store(definition, organization)
-    return known[key]
+    version = known.get(key) or insights.version_of(*key) or _store(definition, organization)
+    if not engine().database.in_transaction():  # what is not committed is not to be remembered
+        known[key] = version
+    return version
 
 
 def _store(definition: Definition[Any], organization: UUID) -> UUID:

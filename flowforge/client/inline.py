@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -104,7 +103,7 @@ def _attempt(
     results = {key: ended.result for key, ended in run.tasks.items() if ended.state == TaskState.SUCCEEDED}
     try:
         returned = task.function(**arguments(task, task.inputs, parameters, results, context))
-        returned = asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+        returned = asyncio.run(returned) if task.is_async else returned
         result = values.as_json(returned, f"the result of task {task.key!r}")
     except Skip as reason:
         return InlineTask(TaskState.SKIPPED, attempt, error=describe(reason)), True

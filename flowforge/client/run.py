@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -14,6 +13,7 @@ from flowforge.states import RUN_TERMINAL, TASK_TERMINAL, RunState, TaskState
 from flowforge.workflow import values
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from uuid import UUID
 
     from flowforge.workflow import Task
@@ -45,6 +45,8 @@ class Run:
 
         Raises `WaitTimeout`, or `RunNotCommitted` at once in the transaction that started the run.
         """
+        if engine().database.in_transaction():
+            raise RunNotCommitted(self.id)
         began, pause = time.monotonic(), _FIRST_PAUSE
         while (state := self.state) not in RUN_TERMINAL:
             if timeout is not None and time.monotonic() - began >= timeout:
@@ -65,6 +67,7 @@ class Run:
 
         Raises `NotFinished` before it has ended, and `TaskFailed` when it ended in any way but succeeded.
         """
+        engine()
         row = insights.task_outcome(self.organization, self.id, task.key)
         if row is None:
             raise FlowForgeError(f"run {self.id} has no task {task.key!r}: its version is another than this code's")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import contextmanager
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 from uuid import UUID, uuid4
 
 from peewee import Database as PeeweeDatabase
+from peewee import Proxy as PeeweeProxy
 from psycopg2.extensions import connection as Connection  # noqa: N812
 
 from flowforge import insights, transitions
@@ -17,15 +18,18 @@ from flowforge.client.deploying import ensure_stored
 from flowforge.client.engine import engine
 from flowforge.client.run import Run
 from flowforge.db import begun
-from flowforge.errors import FlowForgeError, IdempotencyConflict, UnknownWorkflow
+from flowforge.errors import FlowForgeError, IdempotencyConflict, OptionError, UnknownWorkflow
 from flowforge.models import DEFAULT_ORGANIZATION
+from flowforge.workflow import values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from flowforge.workflow import Definition
 
 P = ParamSpec("P")
+
+_KEY = re.compile(r"[^\x00]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,13 @@ class Options(Generic[P]):
     idempotency_key: str | None = None
     priority: int = 0
     organization: UUID = DEFAULT_ORGANIZATION
+
+    def __post_init__(self) -> None:
+        """Refuse what the database would refuse, before that ends the caller's transaction."""
+        if not -100 <= self.priority <= 100:  # noqa: PLR2004 - as schema.sql says
+            raise OptionError("priority", self.priority, "it must lie between -100 and 100")
+        if self.idempotency_key is not None and not _KEY.fullmatch(self.idempotency_key):
+            raise OptionError("idempotency_key", self.idempotency_key, "it must be 1-255 characters, none of them NUL")
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """
@@ -61,16 +72,17 @@ def start_by_name(
 
     Raises `UnknownWorkflow` when none of that name was deployed.
     """
+    engine()
     current = insights.current_version(organization, name)
     if current is None:
         raise UnknownWorkflow(name, insights.deployed_names(organization))
     view: Options[Any] = Options(definition=None, organization=organization, **options)  # type: ignore[arg-type]
-    return _start(view, name, current.id, json.dumps(parameters))
+    return _start(view, name, current.id, values.encode(parameters, f"parameters of workflow {name!r}"))
 
 
 def _start(options: Options[Any], name: str, version: UUID, parameters: str) -> Run:
     new = transitions.NewRun(uuid4(), version, parameters, options.priority)
-    with _transaction(options.connection) as connection:
+    with begun(driver_connection(options.connection)) as connection:
         run_id = _reserve(connection, options, name, new) if options.idempotency_key else new.id
         if run_id == new.id and not transitions.start_run(connection, [new]):
             raise FlowForgeError(
@@ -93,19 +105,12 @@ def _reserve(connection: Connection, options: Options[Any], name: str, new: tran
     return run_id
 
 
-@contextmanager
-def _transaction(connection: Any) -> Iterator[Connection]:
-    """Give the psycopg2 connection to write on: the caller's, in its transaction, or ours, in one of its own."""
-    if connection is None:
-        with begun(engine().database.raw()) as own:
-            yield own
-    else:
-        yield driver_connection(connection)
-
-
 def driver_connection(connection: Any) -> Connection:
-    """Return the psycopg2 connection under what a caller gave. Raises TypeError for anything unknown."""
-    found = connection.connection() if isinstance(connection, PeeweeDatabase) else connection
+    """Return the psycopg2 connection under what a caller gave, or ours for None. Raises TypeError for anything else."""
+    if connection is None:
+        return engine().database.raw()
+    database = connection.obj if isinstance(connection, PeeweeProxy) else connection
+    found = database.connection() if isinstance(database, PeeweeDatabase) else database
     if isinstance(found, Connection):
         return found
     raise TypeError(f"connection={connection!r}: give a psycopg2 connection or a Peewee database on psycopg2")

@@ -40,7 +40,7 @@ class Workflow(Definition[P]):
         """
         Define a workflow.
 
-        `name` is 1-63 of `[a-z0-9._-]` and starts with a letter or digit; `parameters` is a dataclass or pydantic model.
+        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model.
         """
         super().__init__(name, parameters, description=description)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from peewee import SQL, CharField, Field, ForeignKeyField, Function, Model, UUIDField
+from peewee import SQL, CharField, Field, ForeignKeyField, Function, Model, Select, UUIDField
 
 from flowforge.db import proxy
 
@@ -29,8 +29,8 @@ class UUIDArrayField(Field):
 
 
 def clock() -> Any:
-    """Return a call of the database's clock, for use in a query."""
-    return Function("flowforge.clock", ())
+    """Return the database's clock, for use in a query: read once, so that an index can be searched by it."""
+    return Select(columns=[Function("flowforge.clock", ())])
 
 
 def clocked(**options: Any) -> TimestampField:

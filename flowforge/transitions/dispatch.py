@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
+
+logger = logging.getLogger(__name__)
 
 _SQL = load_statements("flowforge.transitions")
 
@@ -38,6 +41,15 @@ class Dispatch(NamedTuple):
         """Read `encode`'s bytes. Raises ValueError or TypeError when they are something else."""
         task_run, token, run, organization, workflow, key, task, attempt = json.loads(data)
         return cls(UUID(task_run), token, UUID(run), UUID(organization), workflow, key, UUID(task), attempt)
+
+    @classmethod
+    def read(cls, data: bytes) -> Dispatch | None:
+        """Read what stood in a list of the broker; something else, which is not ours, is logged and passed over."""
+        try:
+            return cls.decode(data)
+        except (ValueError, TypeError):
+            logger.exception("dispatch.unreadable data=%r", data[:200])
+            return None
 
 
 class Mark(NamedTuple):

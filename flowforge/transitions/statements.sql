@@ -393,7 +393,7 @@ select id
 with own as materialized (
     select t.id, t.workflow_run_id, t.fencing_token, t.lease_owner, t.losses_left, t.cancel_requested_at
       from flowforge.task_run t
-     where t.state = 'running' and t.lease_expires_at < flowforge.clock()
+     where t.state = 'running' and t.lease_expires_at < (select flowforge.clock())
      order by t.lease_expires_at
      limit %(limit)s
        for no key update skip locked
@@ -437,7 +437,7 @@ select id, workflow_run_id, fencing_token as token, lease_owner as owner,
 with due as materialized (
     select o.id
       from flowforge.outbox_message o
-     where o.routing_key = %(queue)s and o.published_at is null and o.available_at <= flowforge.clock()
+     where o.routing_key = %(queue)s and o.published_at is null and o.available_at <= (select flowforge.clock())
        and (o.priority, o.available_at) >= (cast(%(priority)s as smallint), %(available_at)s::timestamptz)
      order by o.priority, o.available_at
      limit %(limit)s
@@ -486,7 +486,8 @@ returning k.workflow_run_id;
 -- name: reserved
 select k.workflow_run_id, k.fingerprint
   from flowforge.idempotency_key k
- where k.organization_id = %(organization)s::uuid and k.user_id is not distinct from %(user)s and k.key = %(key)s;
+ where k.organization_id = %(organization)s::uuid and k.key = %(key)s
+   and (k.user_id = %(user)s or k.user_id is null and %(user)s::text is null);
 
 
 -- name: guard

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import PydanticUserError, ValidationError
+
+from flowforge.errors import UnreadableValue
 from flowforge.workflow import values
 from flowforge.workflow.task import upstream_keys
 
@@ -30,7 +33,7 @@ def arguments(
     Return the keyword arguments for the task's function.
 
     `results` holds the parsed JSON of each upstream that succeeded; an argument that needs another is left to its
-    default. Raises pydantic's ValidationError when a value does not fit the annotation.
+    default. Raises `UnreadableValue` that names the argument when a value does not fit its annotation.
     """
     given = {}
     for name, source in inputs.items():
@@ -39,8 +42,15 @@ def arguments(
         elif "parameter" in source and source["parameter"] not in parameters:
             continue
         elif all(key in results for key in upstream_keys(source)):
-            given[name] = values.decode(_value(source, parameters, results), task.annotations[name])
+            given[name] = _read(task, name, _value(source, parameters, results))
     return given
+
+
+def _read(task: Task[..., Any], name: str, value: Any) -> Any:
+    try:
+        return values.decode(value, task.annotations[name])
+    except (ValidationError, PydanticUserError) as error:
+        raise UnreadableValue(f"argument {name!r} of task {task.key!r} does not fit its annotation: {error}") from error
 
 
 def _value(source: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]) -> Any:

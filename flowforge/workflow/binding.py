@@ -48,7 +48,7 @@ def fields_of(parameters: type[Any] | None, workflow: str) -> dict[str, Any]:
         return {}
     if isinstance(parameters, type) and issubclass(parameters, BaseModel):
         return {name: field.annotation for name, field in parameters.model_fields.items()}
-    if dataclasses.is_dataclass(parameters):
+    if isinstance(parameters, type) and dataclasses.is_dataclass(parameters):
         hints = annotations_of(parameters, f"workflow {workflow!r}")
         return {field.name: hints[field.name] for field in dataclasses.fields(parameters)}
     raise DefinitionError(
@@ -119,7 +119,7 @@ def _field(name: str, annotation: Any, scope: Scope, what: str) -> Source:
 def _given(value: Any, scope: Scope, what: str) -> Source:
     if isinstance(value, Task):
         return {"task": key_of(value, scope, what)}
-    if isinstance(value, list) and any(isinstance(item, Task) for item in value):
+    if isinstance(value, list | tuple) and any(isinstance(item, Task) for item in value):
         return {"tasks": [key_of(item, scope, what) for item in value]}
     if isinstance(value, dict) and any(isinstance(item, Task) for item in value.values()):
         return {"tasks": {str(name): key_of(item, scope, what) for name, item in value.items()}}
@@ -136,9 +136,10 @@ def key_of(task: Any, scope: Scope, what: str) -> str:
 def _check_default(parameter: inspect.Parameter, source: Source, when: When, what: str) -> None:
     if when is not When.ALL_SUCCEEDED and upstream_keys(source) and parameter.default is parameter.empty:
         raise DefinitionError(
-            f"{what}: with when={when.value!r} argument {parameter.name!r} needs a default, for an upstream without result"
+            f"{what}: with when={when.value!r} argument {parameter.name!r} needs a default, "
+            "for an upstream without result"
         )
 
 
 def _name(annotation: Any) -> str:
-    return getattr(annotation, "__name__", None) or str(annotation)
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import json
 import re
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -85,16 +86,17 @@ class Definition(Generic[P]):
         """
         Define a workflow.
 
-        `name` is 1-63 of `[a-z0-9._-]` and starts with a letter or digit; `parameters` is a dataclass or pydantic model.
+        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model.
         """
         if not _NAME.fullmatch(name):
             raise DefinitionError(
                 f"workflow name {name!r}: use 1-63 of a-z, 0-9, '.', '_', '-', a letter or digit first"
             )
-        self.name, self.parameters, self.description = name, parameters, description
+        self.name, self.description = name, description
+        self.parameters: Any = parameters
         self.fields = binding.fields_of(parameters, name)
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._digest = (0, "")  # the number of tasks that it was made for, because tasks are only ever added
+        self._digest = (-1, "")  # the number of tasks that it was made for, because tasks are only ever added
 
     def __repr__(self) -> str:
         """Show the name and the number of tasks."""
@@ -120,6 +122,7 @@ class Definition(Generic[P]):
     @overload
     def task(
         self,
+        /,
         *,
         key: str | None = ...,
         inputs: Mapping[str, Any] | None = ...,
@@ -148,7 +151,7 @@ class Definition(Generic[P]):
             return lambda function: self._add(function, **options)
         return self._add(function, **options)
 
-    def _add(
+    def _add(  # noqa: PLR0913 - one for each option of `task`
         self,
         function: Callable[..., Any],
         *,
@@ -162,7 +165,7 @@ class Definition(Generic[P]):
         queue: str = "default",
         interrupt: Interrupt = "raise",
     ) -> Task[..., Any]:
-        function = function.fn if isinstance(function, dramatiq.Actor) else function
+        function = self._plain(function)
         key = function.__name__ if key is None else key
         what = f"task {key!r} of workflow {self.name!r}"
         self._check(key, queue, interrupt, what)
@@ -189,6 +192,15 @@ class Definition(Generic[P]):
             annotations=annotations,
         )
         return task
+
+    def _plain(self, function: Any) -> Callable[..., Any]:
+        """Return the function as it was written; of an actor, without what runs it on Dramatiq's own event loop."""
+        if isinstance(function, dramatiq.Actor):
+            written = getattr(function.fn, "__wrapped__", None)
+            return written if inspect.iscoroutinefunction(written) else function.fn
+        if not inspect.isroutine(function):
+            raise DefinitionError(f"workflow {self.name!r}: a task is a function or Dramatiq actor, not {function!r}")
+        return function
 
     def _check(self, key: str, queue: str, interrupt: str, what: str) -> None:
         if not _KEY.fullmatch(key):
@@ -223,18 +235,18 @@ class Definition(Generic[P]):
         """
         if self.parameters is None:
             return self._encode_nothing(args, kwargs)
-        if unknown := [name for name in kwargs if name not in self.fields]:
-            raise ParameterError(
-                f"workflow {self.name!r} has no parameter {unknown[0]!r}{did_you_mean(unknown[0], self.fields)}"
-            )
+        signature = inspect.signature(self.parameters)
+        if unknown := [name for name in kwargs if name not in signature.parameters]:
+            near = did_you_mean(unknown[0], signature.parameters)
+            raise ParameterError(f"workflow {self.name!r} has no parameter {unknown[0]!r}{near}")
         try:
-            bound = inspect.signature(self.parameters).bind(*args, **kwargs)
-            checked = values.adapter(self.parameters).validate_python(bound.arguments)
+            checked = values.decode(signature.bind(*args, **kwargs).arguments, self.parameters)
         except TypeError as error:
             raise ParameterError(f"workflow {self.name!r}: {error}") from None
         except ValidationError as error:
             raise ParameterError(f"workflow {self.name!r}: {_first(error)}") from None
-        return values.encode(checked, f"parameters of workflow {self.name!r}")
+        by_field = {name: getattr(checked, name) for name in self.fields}
+        return values.encode(by_field, f"parameters of workflow {self.name!r}")
 
     def _encode_nothing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if args or kwargs:
@@ -259,4 +271,4 @@ def _first(error: ValidationError) -> str:
     """Say the first problem: where, what, and the value that was given."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
-    return f"parameter {field!r}: {problem['msg']} (got {problem['input']!r})"
+    return f"parameter {field!r}: {problem['msg']} (got {reprlib.repr(problem['input'])})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 _MESSAGE, _TRACEBACK = 4_000, 16_000  # characters
+_FRAMES = -50  # the last ones: nearest to where it was raised
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -25,9 +26,9 @@ def _message(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error, limit=50))
+        return "".join(traceback.format_exception(error, limit=_FRAMES))
     except Exception:  # noqa: BLE001 - user code: __repr__ and __str__ of anything in the chain
-        return "".join(traceback.format_tb(error.__traceback__, limit=50))
+        return "".join(traceback.format_tb(error.__traceback__, limit=_FRAMES))
 
 
 def _clean(text: str, most: int) -> str:

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from flowforge.workflow.retry import Retry
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Interrupt = Literal["raise", "never"]
 
 
 @dataclass(frozen=True, eq=False)
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """
     A step of a workflow. Calling it calls the plain function.
 
-    `inputs` says for each argument where its value comes from, in the form that is stored with the version:
-    `{"parameter": name}`, `{"task": key}`, `{"tasks": [keys] or {name: key}}`, `{"value": json}` or `{"context": true}`.
+    `inputs` says for each argument where its value comes from, in the form that is stored with the version: one of
+    `{"parameter": name}`, `{"task": key}`, `{"tasks": [keys] or {name: key}}`, `{"value": json}`, `{"context": true}`.
     """
 
     workflow: str
     key: str
-    function: Callable[P, R]
+    function: Callable[P, R_co]
     inputs: Mapping[str, dict[str, Any]]
     #: Keys of the tasks that it waits for, sorted.
     upstream: tuple[str, ...]
@@ -44,7 +44,7 @@ class Task(Generic[P, R]):
     #: Resolved annotations of the function's parameters and of its return.
     annotations: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function as it is: no engine, no servers."""
         return self.function(*args, **kwargs)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
-#: Rows that one call of a verb is about.
-BATCH = 40
+#: The most rows that one call of a verb is about: a full runway.
+BATCH = 256
 #: The queue of what is at work; the others' is `backlog`.
 QUEUE = "busy"
 
@@ -40,6 +40,10 @@ class Busy:
     messages: list[tuple[UUID, datetime]]
     held: list[Claim]
 
+    def first(self, size: int) -> Busy:
+        """Return as much as one call of this size is about."""
+        return Busy(self.workflow_id, self.published[:size], self.messages[:size], self.held[:size])
+
 
 @contextmanager
 def filling(url: str) -> Iterator[Connection]:
@@ -54,7 +58,7 @@ def filling(url: str) -> Iterator[Connection]:
 
 def add(connection: Connection, kind: str, **parameters: Any) -> None:
     """Add rows by a statement of rows.sql."""
-    fetch(connection, _SQL[kind], parameters)
+    fetch(connection, _SQL[kind], {"versions": 1, **parameters})
 
 
 @contextmanager
@@ -92,7 +96,7 @@ def fill_skewed(url: str) -> Busy:
 
 
 def get_busy(url: str) -> Busy:
-    """Start five batches of runs by the verbs themselves; leave one due, one published, one owned, and one overdue."""
+    """Start four batches of runs by the verbs themselves; leave one due, one published, one owned, and one overdue."""
     with closing(Database(url)) as database:
         proxy.initialize(database)
         connection = database.raw()

@@ -14,7 +14,7 @@ from flowforge.db import Database
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Node = dict[str, Any]
+Plan = dict[str, Any]
 
 #: The start of what can be explained, behind comments and parentheses.
 _EXPLAINABLE = re.compile(rb"(\s|\(|--.*\n)*(select|with|insert|update|delete)\b", re.IGNORECASE)
@@ -64,31 +64,31 @@ def sent_by(database: Database, call: Callable[[], Any]) -> list[bytes]:
     return statements
 
 
-def explain(connection: Any, statement: bytes, *, options: bytes = b"") -> Node:
+def explain(connection: Any, statement: bytes, *, options: bytes = b"") -> Plan:
     """Return the plan of a statement; with the option `analyze` the statement is also carried out."""
     with connection.cursor() as cursor:
         cursor.execute(b"explain (" + options + b"format json) " + statement)
         return cursor.fetchone()[0][0]["Plan"]  # type: ignore[no-any-return]
 
 
-def walk(plan: Node) -> Iterator[Node]:
+def walk(plan: Plan) -> Iterator[Plan]:
     """Yield every node of a plan."""
     yield plan
     for child in plan.get("Plans", ()):
         yield from walk(child)
 
 
-def indexes_in(plan: Node) -> set[str]:
+def indexes_in(plan: Plan) -> set[str]:
     """Return the names of the indexes that a plan reads."""
     return {node["Index Name"] for node in walk(plan) if "Index Name" in node}
 
 
-def tables_scanned_whole(plan: Node) -> set[str]:
+def tables_scanned_whole(plan: Plan) -> set[str]:
     """Return the tables that a plan reads from end to end."""
     return {node["Relation Name"] for node in walk(plan) if node["Node Type"] == "Seq Scan"}
 
 
-def rows_read(plan: Node) -> Counter[str]:
+def rows_read(plan: Plan) -> Counter[str]:
     """Return table -> rows that an analyzed plan read from it, those included that it then threw away."""
     read: Counter[str] = Counter()
     for node in walk(plan):

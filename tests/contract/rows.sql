@@ -2,11 +2,12 @@
 
 
 -- name: workflows
--- Workflows of a few tasks each, in a chain.
+-- Versions of workflows, each of some tasks in a chain.
 with workflow as (
     insert into flowforge.workflow (organization_id, name, version, digest)
-    select '00000000-0000-4000-8000-000000000000', %(name)s || n, 1, repeat(md5(n::text), 2)
+    select '00000000-0000-4000-8000-000000000000', %(name)s || n, version, repeat(md5(version::text), 2)
       from generate_series(1, %(workflows)s) n
+     cross join generate_series(1, %(versions)s) version
     returning id
 ), task as (
     insert into flowforge.task (workflow_id, key, position)
@@ -48,7 +49,8 @@ with workflow as (
 ), owed as (
     insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, payload,
                                           fencing_token_snapshot, attempt_snapshot, available_at)
-    select organization_id, id, workflow_run_id, 'backlog', '{}', 0, 1, created_at
+    select organization_id, id, workflow_run_id, 'backlog',
+           jsonb_build_object('workflow', 'crowd', 'key', 'task', 'task', task_id), 0, 1, created_at
       from task_run
      where state = 'ready'
 ), run_told as (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import product
+from itertools import compress, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -14,12 +14,15 @@ from flowforge import transitions
 from flowforge.db import Database, fetch, proxy
 from flowforge.states import TaskState
 from flowforge.transitions import Mark, NewRun, Outcome, Release
+from tests import factories
 from tests.contract.conftest import another_database
 from tests.contract.crowd import BATCH, QUEUE, Busy, add, fill_skewed, filling
-from tests.contract.plans import explain, recorded, rows_read, sent_by, tables_scanned_whole
+from tests.contract.plans import Plan, explain, recorded, rows_read, sent_by, tables_scanned_whole
+from tests.factories import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from uuid import UUID
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
@@ -40,11 +43,14 @@ def outcomes(busy: Busy, state: TaskState) -> list[Outcome]:
     return [Outcome(claim.id, claim.run_id, claim.token, state) for claim in busy.held]
 
 
-#: Each verb at work on a batch; `finish` on success, and on failure, after which dependents are skipped.
+def new_runs(workflow_id: UUID, size: int) -> list[NewRun]:
+    """Return runs to start."""
+    return [NewRun(uuid4(), workflow_id, "{}") for _ in range(size)]
+
+
+#: Each verb at work on what is at work; `skip` follows upon failures.
 VERBS: dict[str, Callable[[Connection, Busy], Any]] = {
-    "start_run": lambda c, busy: transitions.start_run(
-        c, [NewRun(uuid4(), busy.workflow_id, "{}") for _ in range(BATCH)]
-    ),
+    "start_run": lambda c, busy: transitions.start_run(c, new_runs(busy.workflow_id, len(busy.held))),
     "claim": lambda c, busy: transitions.claim(c, busy.published, owner="me", lease=15),
     "renew": lambda c, busy: transitions.renew(c, [(claim.id, claim.token) for claim in busy.held], lease=15),
     "finish": lambda c, busy: transitions.finish(c, outcomes(busy, TaskState.SUCCEEDED)),
@@ -52,14 +58,20 @@ VERBS: dict[str, Callable[[Connection, Busy], Any]] = {
     "retry": lambda c, busy: transitions.retry(c, [Release(claim.id, claim.token) for claim in busy.held]),
     "hand_back": lambda c, busy: transitions.hand_back(c, [Release(claim.id, claim.token) for claim in busy.held]),
     "defer": lambda c, busy: transitions.defer(c, [(dispatch, "no such task") for dispatch in busy.published], delay=5),
-    "expire": lambda c, _: transitions.expire(c, limit=BATCH),
-    "take": lambda c, _: transitions.take(c, QUEUE, limit=BATCH, after=Mark()),
+    "expire": lambda c, busy: transitions.expire(c, limit=len(busy.held)),
+    "take": lambda c, busy: transitions.take(c, QUEUE, limit=len(busy.held), after=Mark()),
     "resend": lambda c, busy: transitions.resend(c, busy.messages),
-    "guard": lambda c, busy: transitions.guard(c, busy.held[0].id, busy.held[0].token),
+    "guard": lambda c, busy: [transitions.guard(c, claim.id, claim.token) for claim in busy.held],
 }
 
-#: What planners do with joins and sorts, each of which may be forbidden.
-METHODS = ("material", "hashjoin", "mergejoin", "nestloop", "hashagg", "sort", "indexscan", "bitmapscan", "seqscan")
+#: What takes up to a limit: the table whose rows it locks, and the call.
+LIMITED: dict[str, tuple[str, Callable[[Connection, int], Any]]] = {
+    "take": ("outbox_message", lambda c, limit: transitions.take(c, "default", limit=limit, after=Mark())[0]),
+    "expire": ("task_run", lambda c, limit: transitions.expire(c, limit=limit)),
+}
+
+#: Ways of joining and sorting that a planner may be denied.
+METHODS = ("material", "hashjoin", "hashagg", "sort", "mergejoin", "nestloop")
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +106,72 @@ def opened(url: str, busy: Busy) -> Iterator[Situation]:
 
 
 @pytest.fixture
-def analyzed(situation: Situation, verb: str) -> Iterator[list[dict[str, Any]]]:
-    """The plans, with what they did, of all statements that a verb sends; then undone."""
-    connection = situation.database.raw()
-    statements = sent_by(situation.database, lambda: VERBS[verb](connection, situation.busy))
+def plans(situation: Situation, verb: str, size: int) -> Iterator[list[Plan]]:
+    """The plans of all statements that a verb sends, with what each of them did; then undone."""
+    connection, busy = situation.database.raw(), situation.busy.first(size)
+    statements = sent_by(situation.database, lambda: VERBS[verb](connection, busy))
     with situation.database.atomic() as transaction:
         yield [explain(connection, statement, options=b"analyze, ") for statement in statements]
         transaction.rollback()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_reads_no_more_than_its_batch(analyzed: list[dict[str, Any]], verb: str) -> None:
-    for plan in analyzed:
-        assert not tables_scanned_whole(plan) & BIG
-        assert {table: rows for table, rows in rows_read(plan).items() if table in BIG and rows > 4 * BATCH} == {}
+@pytest.fixture
+def unforeseen(database: Database) -> Database:
+    """A database of 100 due dispatches and 100 leases that are over, whose statistics are from when there was one."""
+    workflow = factories.make_workflow({"only": Node()})
+    database.perform(transitions.start_run, new_runs(workflow.id, 1))
+    database.execute_sql("analyze")
+    database.perform(transitions.start_run, new_runs(workflow.id, 199))
+    dispatches, _ = transitions.take(database.raw(), "default", limit=100, after=Mark())
+    database.perform(transitions.claim, dispatches, owner="lost", lease=-60)
+    return database
 
-    assert sum(plan["Actual Rows"] for plan in analyzed) >= (BATCH if verb != "guard" else 1)
+
+def deny(connection: Connection, methods: Iterable[str]) -> None:
+    """Deny the planner these methods until the transaction ends."""
+    for method in methods:
+        fetch(connection, f"set local enable_{method} = off", {})
+
+
+def unlocked(url: str, table: str) -> int:
+    """Return how many rows of a table nobody has locked."""
+    with closing(psycopg2.connect(url)) as connection:
+        rows = fetch(connection, f"select id from flowforge.{table} for no key update skip locked", {})
+        connection.rollback()  # before the server would by itself
+        return len(rows)
+
+
+def taken_and_locked(database: Database, url: str, verb: str, limit: int, denied: Iterable[str]) -> tuple[int, int]:
+    """Return how many rows a verb took, and how many it had locked before it was undone."""
+    table, take = LIMITED[verb]
+    total = unlocked(url, table)
+    with database.atomic() as transaction:
+        deny(database.raw(), denied)
+        taken = take(database.raw(), limit)
+        locked = total - unlocked(url, table)
+        transaction.rollback()
+    return len(taken), locked
+
+
+@pytest.mark.parametrize("size", [1, BATCH])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_reads_no_more_than_its_batch(plans: list[Plan], verb: str, size: int) -> None:
+    for plan in plans:
+        assert not tables_scanned_whole(plan) & BIG
+        assert {table: rows for table, rows in rows_read(plan).items() if table in BIG and rows > 4 * size} == {}
+
+    assert sum(plan["Actual Rows"] for plan in plans) >= size, f"{verb} did not do its work"
 
 
 def test_every_verb_is_planned() -> None:
     assert {name for name in transitions.__all__ if name.islower()} - {"reserve"} == set(VERBS)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+@pytest.mark.parametrize("verb", LIMITED)
+def test_a_limit_holds_under_every_plan(unforeseen: Database, database_url: str, verb: str, limit: int) -> None:
+    every_choice = [tuple(compress(METHODS, choice)) for choice in product((0, 1), repeat=len(METHODS))]
+
+    answers = {taken_and_locked(unforeseen, database_url, verb, limit, denied) for denied in every_choice}
+
+    assert {(limit, limit)} == answers

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flowforge.transitions import Claim, Dispatch
     from tests.model import Event
 
+
 class Facts(NamedTuple):
     """What can be said of a run: the same for the tables and for the model."""
 

@@ -194,6 +194,23 @@ def test_json_of_another_form_is_refused(file: Path, text: str) -> None:
     assert f"Input should be an object (in {text.replace('null', 'None')}): " in refused(file, text)
 
 
+def test_a_specification_without_an_execution_is_refused(file: Path) -> None:
+    content = instance({"a": []})
+    del content["workflow"]["execution"]
+
+    message = refused(file, content)
+
+    assert message.startswith("workflow.execution.tasks: missing (in {")
+    assert message.endswith(": give the recorded runtimes: a specification alone cannot be replayed")
+
+
+def test_a_task_that_does_not_say_its_parents_is_refused(file: Path) -> None:
+    content = instance({"a": [], "b": ["a"]})
+    del content["workflow"]["specification"]["tasks"][1]["parents"]
+
+    assert "workflow.specification.tasks[1].parents: missing (in {'id': 'b'}): give each " in refused(file, content)
+
+
 def test_a_file_that_is_not_there_is_refused(file: Path) -> None:
     with pytest.raises(wfformat.WfFormatError, match=r"cannot be read .No such file or directory.: give the path"):
         wfformat.read(file)

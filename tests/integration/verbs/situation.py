@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STATES = list(TaskState)
 OUTCOMES = [state for state in TaskState if state in TASK_TERMINAL]
 
-_CHANGEABLE = (
+_CHANGEABLE: tuple[Any, ...] = (
     models.WorkflowRun,
     models.TaskRun,
     models.OutboxMessage,
@@ -32,7 +32,7 @@ _CHANGEABLE = (
 )
 
 
-def in_state(database: Database, state: TaskState, **options: Any) -> models.TaskRun:
+def in_state(database: Database, state: TaskState, **options: Any) -> Any:
     """Return the middle task run of a chain of three, brought to a state by the verbs."""
     chain = {"extract": Node(), "load": Node(["extract"], options), "report": Node(["load"])}
     run_id = factories.start(database, factories.make_workflow(chain))
@@ -46,13 +46,13 @@ def in_state(database: Database, state: TaskState, **options: Any) -> models.Tas
     return factories.reload(load)
 
 
-def complete(database: Database, row: models.TaskRun, state: TaskState = TaskState.SUCCEEDED) -> None:
+def complete(database: Database, row: Any, state: TaskState = TaskState.SUCCEEDED) -> None:
     """Claim a ready task run and end it."""
     (claimed,) = factories.claim(database, row)
     database.perform(transitions.finish, [factories.outcome(claimed, state)])
 
 
-def outcome(row: models.TaskRun, state: TaskState = TaskState.SUCCEEDED, *, off: int = 0) -> transitions.Outcome:
+def outcome(row: Any, state: TaskState = TaskState.SUCCEEDED, *, off: int = 0) -> transitions.Outcome:
     """Return an outcome for a task run at its present token, or `off` from it."""
     return transitions.Outcome(row.id, row.workflow_run_id, row.fencing_token + off, state)
 
@@ -95,7 +95,7 @@ def last_event(row: models.TaskRun) -> models.TaskRunEvent:
     return events.order_by(models.TaskRunEvent.created_at.desc()).get()
 
 
-def run_history(run_id: UUID) -> list[tuple[str, str | None, str]]:
+def run_history(run_id: UUID) -> list[tuple[str, str | None, str | None]]:
     """Return (kind, from, to) of a run's events, in order."""
     events = models.WorkflowRunEvent.select().where(models.WorkflowRunEvent.workflow_run == run_id)
     return [(e.kind, e.from_state, e.to_state) for e in events.order_by(models.WorkflowRunEvent.created_at)]
@@ -107,17 +107,17 @@ def waiting(url: str) -> int:
         cursor.execute(
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         )
-        (number,) = cursor.fetchone()
-    return number
+        return int(cursor.fetchone()[0])
 
 
 @contextmanager
 def held_open(url: str, call: Callable[[Any], Any]) -> Iterator[Racer]:
-    """Make the call on a connection of its own, and keep its transaction open for the block."""
+    """Make the call on a connection of its own, and keep its transaction open for the block, which must not wait."""
     racer = Racer(url, call)
     racer.start()
     racer.reach_commit()
     try:
         yield racer
+        assert racer.is_alive(), "the block waited until this transaction gave up"
     finally:
         racer.commit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from tests.integration.verbs import situation
 from tests.support import racing
 
 if TYPE_CHECKING:
-    from typing import Any
     from uuid import UUID
 
     from flowforge.db import Database

@@ -231,9 +231,7 @@ def test_a_failed_optional_task_does_not_fail_the_run(database: Database) -> Non
     assert (run.state, run.tasks_failed) == ("succeeded", 0)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "state"), [(SUCCEEDED, "cancelled"), (CANCELLED, "cancelled"), (FAILED, "failed")]
-)
+@pytest.mark.parametrize(("outcome", "state"), [(SUCCEEDED, "cancelled"), (CANCELLED, "cancelled"), (FAILED, "failed")])
 def test_a_run_that_was_asked_to_cancel_ends_cancelled_unless_a_task_failed(
     database: Database, outcome: TaskState, state: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""start_run: – -> pending (run), ready or pending (task runs)."""
+"""start_run: nothing -> pending (run), ready or pending (task runs)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ def test_a_run_that_is_rolled_back_leaves_nothing(database: Database) -> None:
     assert situation.changed_since(before) == set()
 
 
-def test_two_starts_under_one_id_at_once_make_one_run(database: Database, database_url: str) -> None:
+@pytest.mark.usefixtures("database")
+def test_two_starts_under_one_id_at_once_make_one_run(database_url: str) -> None:
     new = NewRun(uuid4(), factories.make_workflow({"only": Node()}).id, "{}")
 
     with (

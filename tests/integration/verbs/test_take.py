@@ -237,5 +237,3 @@ def test_a_resend_leaves_a_message_that_is_being_claimed(database: Database, dat
 
     assert answer == []
     assert models.OutboxMessage.select().count() == 0
-
-

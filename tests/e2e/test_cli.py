@@ -1,0 +1,150 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import ROOT, Fleet
+from tests.support import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flowforge.db import Database
+
+
+def flowforge(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flowforge", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def environment(fleet: Fleet) -> dict[str, str]:
+    return {**fleet.environment(), "COLUMNS": "200"}
+
+
+def test_a_workflow_is_deployed_started_and_shown(fleet: Fleet, environment: dict[str, str]) -> None:
+    fleet.scheduler()
+    fleet.worker()
+
+    deployed = flowforge(environment, "deploy")
+    started = flowforge(environment, "start", "numbers", "n=4", "--wait", "--json")
+    run = json.loads(started.stdout)
+    shown = flowforge(environment, "runs", "show", run["id"][:8])
+    listed = flowforge(environment, "runs", "list", "--json")
+
+    assert "numbers version 1 is current (4 tasks)" in deployed.stdout
+    assert (started.returncode, run["state"]) == (0, "succeeded")
+    assert re.search(r"total +succeeded +3", shown.stdout)
+    assert [(row["id"], row["workflow"]) for row in json.loads(listed.stdout)] == [(run["id"], "numbers")]
+
+
+def test_migrate_says_what_it_applied_and_then_nothing(environment: dict[str, str]) -> None:
+    assert flowforge(environment, "migrate").stdout == "nothing to apply\n"
+
+
+WRONG_WORDS = {
+    "run numbers": ("did you mean `start numbers` or `runs show numbers`?", 2),
+    "start nubmers": ("no workflow 'nubmers' (did you mean 'numbers'?)", 1),
+    "start numbers nn=4": ("has no parameter 'nn' (did you mean 'n'?)", 1),
+    "start numbers n=many": ("parameter 'n'", 1),
+    "start numbers 4": ("write key=value", 2),
+    "runs show xyz": ("'xyz' is no run id", 1),
+    "runs show abc": ("no run's id begins with 'abc'", 1),
+}
+
+
+def test_a_wrong_word_is_answered_with_the_right_one(environment: dict[str, str]) -> None:
+    flowforge(environment, "deploy")
+
+    answers = {words: flowforge(environment, *words.split()) for words in WRONG_WORDS}
+
+    for words, (said, code) in WRONG_WORDS.items():
+        assert said in " ".join(answers[words].stderr.split())
+        assert code == answers[words].returncode
+
+
+def test_a_missing_setting_is_named_with_an_example(environment: dict[str, str]) -> None:
+    answer = flowforge({**environment, "DATABASE_URL": ""}, "runs", "list")
+
+    assert "DATABASE_URL is not set: set it, for example to postgresql://" in answer.stderr
+    assert answer.returncode == 2
+
+
+def test_a_doctor_finds_nothing_on_a_healthy_deployment(environment: dict[str, str]) -> None:
+    answer = flowforge(environment, "doctor", "--json")
+
+    findings = {finding["what"]: finding["ok"] for finding in json.loads(answer.stdout)}
+    assert len(findings) > 8
+    assert all(findings.values())
+    assert answer.returncode == 0
+
+
+def test_a_doctor_counts_what_must_never_be(environment: dict[str, str], database: Database) -> None:
+    flowforge(environment, "deploy")
+    assert flowforge(environment, "start", "many", "n=1").returncode == 0
+    database.execute_sql("delete from flowforge.outbox_message")
+
+    answer = flowforge(environment, "doctor", "--json")
+
+    assert answer.stderr == ""
+    broken = {finding["what"]: finding["note"] for finding in json.loads(answer.stdout) if not finding["ok"]}
+    assert broken == {"ready task runs without exactly one dispatch at their token": "1"}
+    assert answer.returncode == 1
+    database.execute_sql("delete from flowforge.workflow_run")
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    log = tmp_path / "dev.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flowforge", "dev", "tests.e2e.workflows"],
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            stdout=output,
+            stderr=output,
+            text=True,
+        )
+    yield process, log
+    process.kill()
+    process.wait()
+
+
+def test_dev_runs_everything_and_ctrl_c_leaves_nothing(dev: tuple[subprocess.Popen[str], Path]) -> None:
+    process, log = dev
+    wait_for(lambda: "worker.ready" in log.read_text(), seconds=40)
+    given = dict(re.findall(r"^(DATABASE_URL|REDIS_URL)='(.*)'$", log.read_text(), re.MULTILINE))
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "FLOWFORGE_MODULES": "tests.e2e.workflows", **given}
+    family = psutil.Process(process.pid).children(recursive=True)
+
+    started = flowforge(environment, "start", "numbers", "--wait")
+    process.send_signal(signal.SIGINT)
+
+    assert "succeeded" in started.stdout
+    assert process.wait(timeout=30) == 0
+    assert len(family) >= 5
+    assert psutil.wait_procs(family, timeout=5)[1] == []
+
+
+def test_the_demo_survives_its_own_kill_and_leaves_nothing(tmp_path: Path) -> None:
+    """On a small tree, so that it is short; `make demo` surveys the whole standard library."""
+    import sysconfig  # noqa: PLC0415
+
+    tree = Path(sysconfig.get_path("stdlib")) / "asyncio"
+    command = [sys.executable, "-m", "flowforge", "demo", str(tree), "--report", "report.html"]
+
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert "the merged figures equal the recount" in answer.stdout
+    assert answer.returncode == 0
+    assert "</html>" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,181 @@
+"""A value is written by what it is, and read by an annotation; what PostgreSQL's JSON cannot hold is refused by name."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, ValidationError
+
+from flowforge.errors import UnstorableValue
+from flowforge.workflow import values
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+class Mode(Enum):
+    FAST = "fast"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Order:
+    id: UUID
+    amount: Decimal
+    placed: datetime
+    colour: Colour = Colour.RED
+
+
+class Page(BaseModel):
+    number: int = Field(alias="pageNumber")
+    orders: list[Order] = []
+
+
+@dataclass
+class Tree:
+    value: int
+    children: list["Tree"] = field(default_factory=list)
+
+
+ID = UUID("00000000-0000-4000-8000-000000000000")
+KATHMANDU = timezone(timedelta(hours=5, minutes=45))
+ORDER = Order(ID, Decimal("9.90"), datetime(2026, 11, 29, 1, 30, 0, 123456, KATHMANDU))
+
+WRITTEN: list[tuple[Any, Any]] = [
+    (None, None),
+    (date, date(2026, 11, 29)),
+    (datetime, datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+    (datetime, datetime(2026, 11, 29, 1, 30, tzinfo=KATHMANDU)),
+    (time, time(1, 30)),
+    (timedelta, timedelta(days=-1, microseconds=1)),
+    (UUID, ID),
+    (Decimal, Decimal("0.1000")),
+    (Colour, Colour.RED),
+    (Size, Size.SMALL),
+    (Mode, Mode.FAST),
+    (Path, Path("/data/orders.parquet")),
+    (bytes, b"text"),
+    (Point, Point(1, 2)),
+    (Order, ORDER),
+    (Page, Page(pageNumber=3, orders=[ORDER])),
+    (Tree, Tree(1, [Tree(2), Tree(3, [Tree(4)])])),
+    (list[Order], [ORDER, ORDER]),
+    (dict[date, Order], {date(2026, 11, 29): ORDER}),
+    (dict[int, set[str]], {1: {"a", "b"}}),
+    (tuple[int, str, Order], (1, "a", ORDER)),
+    (tuple[Mode, ...], (Mode.FAST, Mode.FAST)),
+    (frozenset[UUID], frozenset([ID])),
+    (Order | None, None),
+    (int | str, "7"),
+    (int, 10**100),
+    (str, "\\u0000 in words, \\\\ and \u20ac \U0001f600"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), WRITTEN, ids=lambda part: str(part)[:40])
+def test_a_value_comes_back_as_its_annotation_says(annotation: Any, value: Any) -> None:
+    read = values.decode(values.as_json(value, "it"), annotation)
+
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_an_instant_keeps_its_offset() -> None:
+    """B115."""
+    read = values.decode(values.as_json(ORDER, "it"), Order)
+
+    assert read.placed.utcoffset() == timedelta(hours=5, minutes=45)
+    assert values.encode(ORDER.placed, "it") == '"2026-11-29T01:30:00.123456+05:45"'
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
+plain = st.recursive(leaves | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20)
+
+
+@settings(deadline=None, max_examples=60)
+@given(plain)
+def test_plain_data_is_json_as_it_is(value: Any) -> None:
+    assert values.decode(values.as_json(value, "it"), Any) == value
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.builds(Order, st.uuids(), st.decimals(allow_nan=False, allow_infinity=False), st.datetimes())))
+def test_any_orders_come_back(orders: list[Order]) -> None:
+    assert values.decode(values.as_json(orders, "it"), list[Order]) == orders
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.text("\\u0", max_size=12))
+def test_a_text_is_refused_if_and_only_if_it_holds_nul(text: str) -> None:
+    """B111."""
+    for value in (text, {text: 1}, [{"a": text}]):
+        if "\x00" in text:
+            with pytest.raises(UnstorableValue, match=r"it holds the character U\+0000, which PostgreSQL cannot store"):
+                values.encode(value, "it")
+        else:
+            assert json.loads(values.encode(value, "it")) == value
+
+
+def circle() -> object:
+    inner: list[object] = []
+    inner.append({"again": inner})
+    return inner
+
+
+def tower() -> object:
+    value: object = 1
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+UNSTORABLE: dict[str, Callable[[], object]] = {
+    "nan": lambda: float("nan"),
+    "inf": lambda: {"a": [float("inf")]},
+    "-inf": lambda: -float("inf"),
+    "NaN in a dataclass": lambda: Tree(float("nan")),  # type: ignore[arg-type]
+    "NUL in a dataclass": lambda: [Point("\x00", 1)],  # type: ignore[arg-type]
+    "lone surrogate": lambda: "\ud800",
+    "lone surrogate as key": lambda: {"\udfff": 1},
+    "circle": circle,
+    "tower": tower,
+    "object": object,
+    "object in a dataclass": lambda: Tree(1, [object()]),  # type: ignore[list-item]
+    "function": lambda: circle,
+    "class": lambda: Order,
+    "exception": ValueError,
+    "bytes that are no text": lambda: b"\xff",
+    "a number of 5,000 digits": lambda: 10**5_000,
+}
+
+
+@pytest.mark.parametrize("name", UNSTORABLE)
+def test_what_cannot_be_stored_is_refused_with_the_name_of_what_it_is(name: str) -> None:
+    """B111, B112."""
+    with pytest.raises(UnstorableValue, match=r"^the result of task 'load' (cannot be stored as JSON|holds the char)"):
+        values.encode(UNSTORABLE[name](), "the result of task 'load'")
+
+
+@pytest.mark.parametrize(("annotation", "data"), [(int, "a"), (date, "soon"), (Order, {}), (tuple[int, int], [1])])
+def test_what_does_not_fit_the_annotation_is_not_read(annotation: Any, data: Any) -> None:
+    with pytest.raises(ValidationError):
+        values.decode(data, annotation)
