@@ -1,5 +1,5 @@
 """
-The engine alone: publish + claim + finish, in batches of 16, from four connections (processes), no broker and no worker.
+The engine alone: publish + claim + finish, in batches of 16, from four processes; no broker and no worker.
 
 Two figures in one run: on an empty database, and on one with a million finished task runs and fresh statistics.
 """
@@ -10,13 +10,16 @@ import multiprocessing
 import statistics
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from benchmarks.deployment import single, temporary_database
 from flowforge import client, db, transitions
-from flowforge.settings import Settings
 from flowforge.states import TaskState
 from flowforge.transitions import Mark, NewRun, Outcome
+
+if TYPE_CHECKING:
+    from flowforge.settings import Settings
 
 CONNECTIONS = 4
 BATCH = 16

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -28,7 +27,6 @@ from typing import TYPE_CHECKING
 
 import dramatiq
 import psycopg2
-from peewee import PeeweeException
 
 from flowforge import Context, FlowForgeError, Retry, Settings, Workflow, configure, insights, migrations
 from flowforge.embedded import development
@@ -207,27 +205,13 @@ def deployment() -> Iterator[Settings]:
         environment |= {"PYTHONPATH": str(Path(__file__).parent), "FLOWFORGE_GRACE": "1"}
         settings = Settings.from_env({**os.environ, **environment})
         migrations.migrate(configure(settings).database)
-        with processes(environment):
+        commands = {"scheduler": "flowforge scheduler", "worker": "flowforge worker"}
+        with Path(os.devnull).open("w") as nowhere, development.running(commands, environment, grace=10, echo=nowhere):
             yield settings
-
-
-@contextmanager
-def processes(environment: dict[str, str]) -> Iterator[None]:
-    """Run a scheduler and a worker beside the block."""
-    commands = {"scheduler": "flowforge scheduler", "worker": "flowforge worker"}
-    with Path(os.devnull).open("w") as nowhere:
-        supervisor = development.supervise(commands, environment, grace=10, echo=nowhere)
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        try:
-            yield
-        finally:
-            supervisor.stop()
-            thread.join()
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (FlowForgeError, PeeweeException) as error:
+    except FlowForgeError as error:
         sys.exit(f"error: {error}")

@@ -30,10 +30,10 @@ import hashlib
 import math
 import os
 import re
+import shlex
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,14 +42,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import redis
-from peewee import PeeweeException
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flowforge import FlowForgeError, Settings, Workflow, configure, insights, migrations
 from flowforge.embedded import development
-from flowforge.embedded.supervisor import Program, Supervisor
 from flowforge.errors import did_you_mean
 from flowforge.states import RunState
 
@@ -252,7 +250,7 @@ def main() -> int:
             return _replay(recording, options, log)
     except KeyboardInterrupt:
         return RET_INTERRUPTED
-    except (WfFormatError, FlowForgeError, PeeweeException, redis.RedisError) as error:
+    except (WfFormatError, FlowForgeError, redis.RedisError) as error:
         print(f"error: {str(error).strip()}", file=sys.stderr)
         return RET_CANNOT_START
 
@@ -299,20 +297,16 @@ def _processes(environment: Mapping[str, str], queue: str, options: argparse.Nam
         "FLOWFORGE_GRACE": "1",  # a sleeper loses nothing by starting again
         "WFFORMAT_FILES": str(options.file.resolve()),
     }
-    modules = ["flowforge.scheduler", *["flowforge.actors"] * options.workers] if options.workers else []
-    programs = [
-        Program(f"{module}.{number}", [sys.executable, "-m", module], {**environment, **ours})
-        for number, module in enumerate(modules)
-    ]
-    with tempfile.TemporaryDirectory() as scratch, Path(scratch, "log").open("w", encoding="utf-8") as log:
-        supervisor = Supervisor(programs, grace=1 + _MARGIN, echo=log)
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        try:
-            yield Path(log.name)
-        finally:
-            supervisor.stop()
-            thread.join()
+    python = shlex.quote(sys.executable)
+    commands = {f"worker.{number}": f"{python} -m flowforge.actors" for number in range(options.workers)}
+    if commands:
+        commands["scheduler"] = f"{python} -m flowforge.scheduler"
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Path(scratch, "log").open("w", encoding="utf-8") as log,
+        development.running(commands, {**environment, **ours}, grace=1 + _MARGIN, echo=log),
+    ):
+        yield Path(log.name)
 
 
 def _replay(recording: Recording, options: argparse.Namespace, log: Path) -> int:

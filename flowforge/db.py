@@ -14,10 +14,12 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+import peewee
 import psycopg2
 import psycopg2.extras
-from peewee import DatabaseProxy, PostgresqlDatabase
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from flowforge.errors import DatabaseUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +34,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 #: What the models are bound to; `connect` gives it its database.
-proxy = DatabaseProxy()
+proxy = peewee.DatabaseProxy()
 
 #: libpq options without which a silent network would hold a process for hours (seconds, or milliseconds for the last).
 _KEEPALIVES: dict[str, Any] = {
@@ -46,8 +48,24 @@ _KEEPALIVES: dict[str, Any] = {
 _DEADLOCK_RETRIES = 5
 
 
-class Database(PostgresqlDatabase):
+#: What is raised when the server cannot be reached, or was lost in the middle.
+GONE = (
+    DatabaseUnreachable,
+    psycopg2.OperationalError,
+    psycopg2.InterfaceError,
+    peewee.OperationalError,
+    peewee.InterfaceError,
+)
+
+
+class Database(peewee.PostgresqlDatabase):
     """A PostgreSQL database that notices when a connection has died."""
+
+    def _connect(self) -> Any:
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except psycopg2.OperationalError as error:
+            raise DatabaseUnreachable(f"PostgreSQL at DATABASE_URL does not answer: {str(error).strip()}") from error
 
     def raw(self) -> Connection:
         """Return this thread's psycopg2 connection; a dead one is replaced, unless a transaction was open on it."""

@@ -65,6 +65,10 @@ class ForeignBroker(FlowForgeError):  # noqa: N818
         self.module = module
 
 
+class DatabaseUnreachable(FlowForgeError):  # noqa: N818
+    """No connection to PostgreSQL: check DATABASE_URL, and that the server runs."""
+
+
 class IncompatibleServer(FlowForgeError):  # noqa: N818
     """A server lacks what FlowForge needs: upgrade it to the named version."""
 

@@ -72,7 +72,7 @@ class Publisher:
         return published
 
     def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
-        """Take, push and commit: a push that fails leaves every row due, a commit that fails sends a harmless double."""
+        """Take, push and commit: a push that fails leaves all rows due, a commit that fails sends a harmless double."""
         self._database.raw()
         with self._database.atomic():
             dispatches, mark = transitions.take(self._database.raw(), queue, limit=limit, after=after)

@@ -14,7 +14,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
-import psycopg2
 import redis
 
 from flowforge.actors.boot import boot
@@ -40,7 +39,7 @@ def main() -> int:
     try:
         settings = Settings.from_env()
         broker, engine = boot(settings)
-    except (FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+    except (FlowForgeError, redis.RedisError) as error:
         logger.critical("worker.cannot_start error=%s", error)
         return RET_CANNOT_START
     broker.emit_after("process_boot")

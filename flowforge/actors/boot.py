@@ -91,7 +91,7 @@ def boot(settings: Settings) -> tuple[Broker, Engine]:
 
 
 def _declare_execute(broker: Broker, engine: Engine) -> None:
-    """Declare the one actor. It has no queue of its own until the worker boots: only then is there a runtime to serve."""
+    """Declare the one actor. Its queue is declared when the worker boots: only then is there a runtime to serve."""
 
     def run(attempt: Any) -> None:
         assert engine.runtime is not None

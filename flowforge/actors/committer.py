@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import psycopg2
 
 from flowforge import transitions
+from flowforge.db import GONE
 from flowforge.loop import Loop
 from flowforge.states import TaskState
 from flowforge.transitions import Outcome, Release
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 64
 _GATHER = 0.002  # seconds in which further outcomes may join a batch
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between tries while the database is away
-_GONE = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
 
 class _Item(NamedTuple):
@@ -64,7 +64,7 @@ class Committer:
             try:
                 self._commit(batch)
                 break
-            except _GONE as error:
+            except GONE as error:
                 logger.warning("committer.database_away outcomes=%d error=%s", len(batch), error)
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -88,7 +88,7 @@ class Committer:
         try:
             ready = self._write(batch)
         except psycopg2.Error as error:
-            if isinstance(error, _GONE) and not isinstance(error, psycopg2.errors.LockNotAvailable):
+            if isinstance(error, GONE) and not isinstance(error, psycopg2.errors.LockNotAvailable):
                 raise
             ready = self._write_apart(batch, error)
         self._runtime.holding.drop(item.attempt for item in batch)
@@ -119,7 +119,7 @@ class Committer:
 
     def _write_apart(self, batch: Sequence[_Item], error: psycopg2.Error) -> bool:
         if len(batch) > 1:
-            return any([self._write_alone(item) for item in batch])
+            return sum(self._write_alone(item) for item in batch) > 0
         return self._write([_Item(batch[0].attempt, _unstorable(batch[0].attempt, error))])
 
     def _write_alone(self, item: _Item) -> bool:

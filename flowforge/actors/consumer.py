@@ -1,4 +1,4 @@
-"""Dramatiq's consumer of dispatches: pops as many as there is room for, and hands out the attempts that were claimed."""
+"""Dramatiq's consumer of dispatches: pops as many as there is room for, hands out the attempts that were claimed."""
 
 from __future__ import annotations
 

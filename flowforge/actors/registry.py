@@ -33,9 +33,9 @@ class Registry:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that the workflows' tasks name, and the default one."""
+        """The queues that the workflows' tasks name; the default one where there is no task."""
         tasks = (task for workflow in self.workflows.values() for task in workflow.tasks.values())
-        return sorted({"default", *(task.queue for task in tasks)})
+        return sorted({task.queue for task in tasks} or {"default"})
 
     def task(self, workflow: str, key: str) -> Task[..., Any] | None:
         """Return a task of this code, or None."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import psycopg2
 import redis
 import typer
 from rich.console import Console
 
 from flowforge.cli import definitions, doctor, processes, runs
-from flowforge.errors import FlowForgeError, IncompatibleServer, SettingsError
+from flowforge.errors import DatabaseUnreachable, FlowForgeError, IncompatibleServer, SettingsError
 
 RET_FAILED = 1
 RET_USAGE = 2
+
+_CANNOT_START = (SettingsError, IncompatibleServer, DatabaseUnreachable)
 
 app = typer.Typer(
     name="flowforge",
@@ -50,10 +51,7 @@ def main() -> None:
         app()
     except FlowForgeError as error:
         _say(error)
-        sys.exit(RET_USAGE if isinstance(error, SettingsError | IncompatibleServer) else RET_FAILED)
-    except psycopg2.OperationalError as error:
-        _say(f"PostgreSQL at DATABASE_URL does not answer: {error}")
-        sys.exit(RET_USAGE)
+        sys.exit(RET_USAGE if isinstance(error, _CANNOT_START) else RET_FAILED)
     except redis.RedisError as error:
         _say(f"Redis at REDIS_URL does not answer: {error}")
         sys.exit(RET_USAGE)

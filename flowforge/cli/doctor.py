@@ -45,7 +45,7 @@ def doctor(as_json: output.AsJson = False) -> None:
 def _look(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, look())
-    except (FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+    except (FlowForgeError, redis.RedisError) as error:
         return Finding(what, False, str(error).strip())
 
 

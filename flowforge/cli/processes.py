@@ -53,7 +53,7 @@ def dev(
             typer.echo(f"{name}={environment[name]!r}")
         if command := commands.pop(development.RELEASE, None):
             development.release(command, environment)
-        supervisor = development.supervise(commands, environment, grace=settings.grace + _MARGIN, echo=sys.stdout)
+        supervisor = development.supervise(commands, environment, grace=settings.grace + 2 * _MARGIN, echo=sys.stdout)
         raise typer.Exit(supervisor.run())
 
 

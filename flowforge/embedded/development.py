@@ -1,4 +1,4 @@
-"""A whole deployment on one machine: embedded servers, the release command to its end, then the Procfile's processes."""
+"""A whole deployment on one machine: embedded servers, the release command to its end, the Procfile's processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -67,6 +68,21 @@ def supervise(
     """Return a supervisor of commands, by name."""
     programs = [Program(name, words(command), environment) for name, command in commands.items()]
     return Supervisor(programs, grace=grace, echo=echo)
+
+
+@contextmanager
+def running(
+    commands: Mapping[str, str], environment: Mapping[str, str], *, grace: float, echo: TextIO | None = None
+) -> Iterator[None]:
+    """Keep commands running beside the block; none is left after it."""
+    supervisor = supervise(commands, environment, grace=grace, echo=echo)
+    thread = threading.Thread(target=supervisor.run, name="flowforge-supervisor")
+    thread.start()
+    try:
+        yield
+    finally:
+        supervisor.stop()
+        thread.join()
 
 
 def words(command: str) -> list[str]:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from peewee import SQL, BigIntegerField, BooleanField, CharField, IntegerField, JSONField, SmallIntegerField, TextField
-from peewee import UUIDField
+from peewee import (
+    SQL,
+    BigIntegerField,
+    BooleanField,
+    CharField,
+    IntegerField,
+    JSONField,
+    SmallIntegerField,
+    TextField,
+    UUIDField,
+)
 
 from flowforge.models.base import Row, TimestampField, UUIDArrayField, clocked, reference, state_field
 from flowforge.models.definition import Task

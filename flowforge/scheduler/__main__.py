@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 
-import psycopg2
 import redis
 
 from flowforge.errors import FlowForgeError
@@ -29,7 +28,7 @@ def main() -> int:
         signal.signal(number, lambda *_: told.set())
     try:
         scheduler = build(Settings.from_env())
-    except (FlowForgeError, psycopg2.Error, redis.RedisError) as error:
+    except (FlowForgeError, redis.RedisError) as error:
         logger.critical("scheduler.cannot_start error=%s", error)
         return RET_CANNOT_START
     scheduler.start()

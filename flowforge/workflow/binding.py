@@ -95,7 +95,7 @@ def _source(
     if name in given:
         return _given(given[name], scope, f"{what}: inputs[{name!r}]")
     if name in scope.tasks and name in scope.fields:
-        raise DefinitionError(f"{what}: {name!r} is both a task and a parameter: say which with inputs=")
+        raise DefinitionError(f"{what}: {name!r} is both a task and a parameter: give the task another key=")
     if name in scope.tasks:
         return {"task": name}
     if name in scope.fields:

@@ -97,8 +97,8 @@ with organization as (
 ), parent as (
     update flowforge.workflow_run child
        set parent_task_run_id = t.id
-      from flowforge.task_run t
-     where t.workflow_run_id = child.id and t.state = 'ready'
+      from (select * from flowforge.task_run limit 1000) t
+     where t.workflow_run_id = child.id
 )
 insert into flowforge.idempotency_key (organization_id, key, fingerprint, workflow_run_id, expires_at)
 select organization_id, id::text, repeat(md5(id::text), 2), id, flowforge.clock() + row_number() over () * interval '1 s'

@@ -15,7 +15,7 @@ from flowforge.scheduler import duties
 from flowforge.transitions import Mark, NewRun, Reservation
 from tests.contract import catalogue
 from tests.contract.conftest import another_database
-from tests.contract.crowd import Busy, add, filling
+from tests.contract.crowd import Busy, add, filling, without_indexes
 from tests.contract.plans import explain, indexes_in, recorded, sent_by
 
 if TYPE_CHECKING:
@@ -97,12 +97,13 @@ def crowd(postgres: PostgresServer, crowded: tuple[str, Busy]) -> Iterator[Crowd
     """A database with 100,000 rows in each table, analyzed."""
     template, busy = crowded
     with another_database(postgres, template) as url:
-        with filling(url) as connection:
+        with filling(url) as connection, without_indexes(connection):
             add(connection, "workflows", name="chain-", workflows=1000, tasks=100)
             add(connection, "workflows", name="version-", workflows=1000, versions=100, tasks=0)
             add(connection, "workflows", name="wide", workflows=1, tasks=1000)
             add(connection, "runs", name="wide", runs=1, finished=True)
             add(connection, "records", rows=100_000)
+        with filling(url) as connection:
             db.fetch(connection, "analyze", {})
         with closing(recorded(url)) as database:
             db.proxy.initialize(database)

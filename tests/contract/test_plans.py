@@ -64,6 +64,10 @@ VERBS: dict[str, Callable[[Connection, Busy], Any]] = {
     "guard": lambda c, busy: [transitions.guard(c, claim.id, claim.token) for claim in busy.held],
 }
 
+#: What a verb may read beyond its batch: statistics that know of no running task run make expire look at each of them,
+#: through idx_taskrun_state_age. That is work in flight, and never the history or the backlog.
+IN_FLIGHT = {"expire": 2 * BATCH}
+
 #: What takes up to a limit: the table whose rows it locks, and the call.
 LIMITED: dict[str, tuple[str, Callable[[Connection, int], Any]]] = {
     "take": ("outbox_message", lambda c, limit: transitions.take(c, "default", limit=limit, after=Mark())[0]),
@@ -158,7 +162,8 @@ def taken_and_locked(database: Database, url: str, verb: str, limit: int, denied
 def test_a_verb_reads_no_more_than_its_batch(plans: list[Plan], verb: str, size: int) -> None:
     for plan in plans:
         assert not tables_scanned_whole(plan) & BIG
-        assert {table: rows for table, rows in rows_read(plan).items() if table in BIG and rows > 4 * size} == {}
+        most = 4 * size + IN_FLIGHT.get(verb, 0)
+        assert {table: rows for table, rows in rows_read(plan).items() if table in BIG and rows > most} == {}
 
     assert sum(plan["Actual Rows"] for plan in plans) >= size, f"{verb} did not do its work"
 

@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from flowforge import client
 from flowforge.states import RunState
 from tests.e2e import workflows
 from tests.e2e.conftest import Fleet, events, owner_pid, the_task_run
@@ -14,6 +15,8 @@ from tests.support import wait_for
 
 if TYPE_CHECKING:
     import redis as redis_client
+
+    from flowforge.embedded.servers import PostgresServer
 
 
 def test_a_killed_workers_task_runs_again_within_its_lease(fleet: Fleet) -> None:
@@ -94,3 +97,19 @@ def test_a_lost_task_that_was_on_its_last_start_fails_its_run(fleet: Fleet) -> N
     assert the_task_run(run, "sleep").error["type"] == "worker_lost"
     assert the_task_run(run, "after_sleep").state == "skipped"
     assert sum(worker.poll() is None for worker in workers) == 1
+
+
+def test_outcomes_wait_for_a_database_that_is_away(fleet: Fleet, postgres: PostgresServer) -> None:
+    """B009, B057, B098: PostgreSQL is restarted while an attempt runs; nothing runs twice, nobody needs a restart."""
+    fleet.scheduler()
+    worker = fleet.worker(FLOWFORGE_LEASE="15")
+    run = workflows.slow.start(n=1)
+    owner_pid(run, "sleep")
+
+    postgres.restart()
+    client.configure(fleet.settings)
+
+    assert wait_for(lambda: run.state.ended, seconds=30)
+    assert run.state is RunState.SUCCEEDED
+    assert events(run, "sleep") == ["created", "claimed", "succeeded"]
+    assert worker.poll() is None

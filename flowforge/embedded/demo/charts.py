@@ -8,9 +8,12 @@ page for light and dark. What is drawn is also said, in `aria-label`. All text i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 ROW, THICK, AXIS = 26, 16, 24  # pixels: from row to row, of a bar, of the axis below
 LABELS, PLOT = 18, 60  # per cent of the width: names at the left, bars in the middle, the rest for what is said

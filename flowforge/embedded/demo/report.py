@@ -6,14 +6,18 @@ The words around the figures stand in report.html. Whatever came from the tree o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import TYPE_CHECKING
 
 from flowforge.embedded.demo.charts import Bar, bars, shorten, stack
-from flowforge.embedded.demo.figures import Content, Counts, Function, Package, Survey, Unparsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from flowforge.embedded.demo.figures import Content, Counts, Function, Package, Survey, Unparsed
 
 SHOWN = 15  # packages, and groups of duplicates; how many more there are is said
 KINDS = {"code": "Code", "docstrings": "Docstrings", "comments": "Comments", "blank": "Blank", "unparsed": "Not parsed"}

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sysconfig
-import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +25,11 @@ from flowforge.settings import Settings
 from flowforge.states import TASK_TERMINAL, RunState, TaskEvent, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flowforge.client import Run
 
 _MODULE = "flowforge.embedded.demo.workflow"
 _LEASE = 5.0  # seconds, so that one sees the recovery without waiting long
+_MARGIN = 5.0  # seconds that a worker may take beyond its grace
 _LOOK_EVERY = 0.1
 _COMMANDS = {
     "scheduler": "flowforge scheduler",
@@ -51,7 +48,8 @@ def run(directory: Path | None, report_file: Path) -> int:
         settings = _settings(environment)
         migrations.migrate(client.configure(settings).database)
         client.deploy(source_survey)
-        with _processes(settings, environment, report_file.with_suffix(".log")):
+        log = report_file.with_suffix(".log").open("w", encoding="utf-8")
+        with log, development.running(_COMMANDS, environment, grace=settings.grace + _MARGIN, echo=log):
             started = source_survey.start(directory=str(tree))
             killed = _watch(started)
             return _conclude(started, killed, tree, report_file)
@@ -59,21 +57,7 @@ def run(directory: Path | None, report_file: Path) -> int:
 
 def _settings(environment: dict[str, str]) -> Settings:
     environment |= {"FLOWFORGE_LEASE": str(_LEASE), "FLOWFORGE_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return Settings.from_env(environment)
-
-
-@contextmanager
-def _processes(settings: Settings, environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Run the scheduler and the workers beside the block, their words in `log`; none is left after it."""
-    with log.open("w", encoding="utf-8") as echo:
-        supervisor = development.supervise(_COMMANDS, environment, grace=settings.grace, echo=echo)
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        try:
-            yield
-        finally:
-            supervisor.stop()
-            thread.join()
+    return Settings.from_env({**os.environ, **environment})
 
 
 def _watch(run: Run) -> str | None:

@@ -12,12 +12,15 @@ import hashlib
 import re
 import threading
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import decode_source
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowforge.embedded.demo.figures import Counts, Function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 # Comments and strings, split as `tokenize` does but twenty times as fast: with it, Python 3.11 needs 13 seconds for its
 # own library. Strings are matched so that a `#` within one is passed over. One difference: from 3.12 on a comment may

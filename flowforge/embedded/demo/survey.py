@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowforge.embedded.demo.figures import Content, Counts, Function, Package, Share, Survey, Unparsed
 from flowforge.embedded.demo.source import Source, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 FIGURES = [figure.name for figure in fields(Counts)]
 LONGEST = 20  # kept by each share as by the survey: all of the longest may be in one share

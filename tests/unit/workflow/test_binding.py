@@ -188,7 +188,7 @@ def test_a_name_that_is_both_task_and_field_is_refused_unless_inputs_say_which(s
 
     task = sales.task(region)
 
-    assert "'region' is both a task and a parameter: say which with inputs=" in refused(sales, load)
+    assert "'region' is both a task and a parameter: give the task another key=" in refused(sales, load)
     assert sales.task(load, inputs={"region": task}).upstream == ("region",)
 
 

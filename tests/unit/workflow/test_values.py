@@ -1,4 +1,4 @@
-"""A value is written by what it is, and read by an annotation; what PostgreSQL's JSON cannot hold is refused by name."""
+"""A value is written by what it is, and read by an annotation; what JSON in PostgreSQL cannot hold is refused."""
 
 import json
 from collections.abc import Callable
