@@ -49,7 +49,7 @@ OUTCOMES = st.sampled_from([TaskState.SUCCEEDED, TaskState.FAILED, TaskState.SKI
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     database=None,
     # One database serves all examples: each looks at its own run alone.

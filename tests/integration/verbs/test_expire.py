@@ -333,15 +333,7 @@ def test_locked_leases_do_not_hide_the_others(database: Database, database_url: 
     locked = [lost_one(database) for _ in range(3)]
     free = lost_one(database)
 
-    with situation.held_open(database_url, lambda connection: guard(connection, locked)):
+    with situation.held_open(database_url, lambda c: [transitions.guard(c, r.id, r.fencing_token) for r in locked]):
         late = database.perform(transitions.expire, limit=3)
 
     assert [one.id for one in late] == [free.id]
-
-
-def guard(connection: Any, rows: list[models.TaskRun]) -> None:
-    """Lock task runs as `context.guard` does."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "select from flowforge.task_run where id = any(%s::uuid[]) for share", ([row.id for row in rows],)
-        )
