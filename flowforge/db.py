@@ -7,15 +7,17 @@ autocommit outside `atomic()`. A connection found dead is closed, so that the ne
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import peewee
 import psycopg2
+import psycopg2.extensions
 import psycopg2.extras
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
@@ -46,6 +48,7 @@ _KEEPALIVES: dict[str, Any] = {
 }
 
 _DEADLOCK_RETRIES = 5
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 #: What is raised when the server cannot be reached, or was lost in the middle.
@@ -56,6 +59,26 @@ GONE = (
     peewee.OperationalError,
     peewee.InterfaceError,
 )
+
+
+class Session(psycopg2.extensions.connection):  # type: ignore[misc]
+    """A connection of our own, which remembers what it has prepared."""
+
+    prepares = True
+
+    def prepare(self, cursor: Any, preparation: _Preparation) -> str:
+        """Prepare a statement unless that was done; return its EXECUTE."""
+        prepared: set[str] = self.__dict__.setdefault("_prepared", set())
+        if preparation.name not in prepared:
+            cursor.execute(preparation.prepare)
+            prepared.add(preparation.name)
+        return preparation.execute
+
+
+class UnpreparedSession(Session):
+    """A connection of our own through a pooler that gives every transaction another session."""
+
+    prepares = False
 
 
 class Database(peewee.PostgresqlDatabase):
@@ -115,7 +138,8 @@ def open_database(settings: Settings, *, name: str = "flowforge") -> Database:
     """Return the database at DATABASE_URL. `name` is shown in pg_stat_activity."""
     url = settings.require("database_url").database_url
     url = "postgresql://" + url.removeprefix("postgres://") if url.startswith("postgres://") else url
-    return Database(url, application_name=name, **_KEEPALIVES)
+    session = Session if settings.prepare else UnpreparedSession
+    return Database(url, application_name=name, connection_factory=session, **_KEEPALIVES)
 
 
 def connect(settings: Settings, *, name: str = "flowforge") -> Database:
@@ -126,10 +150,33 @@ def connect(settings: Settings, *, name: str = "flowforge") -> Database:
 
 
 def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
-    """Run one statement; return its rows as named tuples."""
+    """
+    Run one statement; return its rows as named tuples.
+
+    On a session of our own it is prepared first, once: planning is a third of what a verb costs. On a caller's
+    connection it is sent as it is, because a pooler may stand behind that.
+    """
     with connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor) as cursor:
+        if isinstance(connection, Session) and connection.prepares:
+            statement = connection.prepare(cursor, _preparation(statement))
         cursor.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []
+
+
+class _Preparation(NamedTuple):
+    name: str
+    prepare: str
+    execute: str
+
+
+@cache
+def _preparation(statement: str) -> _Preparation:
+    """Return a statement's PREPARE, with its parameters by number, and its EXECUTE, with the same by name."""
+    name = f"flowforge_{hashlib.sha256(statement.encode()).hexdigest()[:16]}"
+    numbers = {parameter: number for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(statement)), 1)}
+    body = _PARAMETER.sub(lambda match: f"${numbers[match[1]]}", statement).rstrip("; \n")
+    given = ", ".join(f"%({parameter})s" for parameter in numbers)
+    return _Preparation(name, f"prepare {name} as {body}", f"execute {name} ({given})" if given else f"execute {name}")
 
 
 @cache

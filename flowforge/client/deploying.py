@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from peewee import IntegrityError, chunked, fn
+from peewee import chunked, fn
 
 from flowforge import insights
 from flowforge.client.engine import engine
-from flowforge.models import DEFAULT_ORGANIZATION, Deployment, Task, TaskDependency, Workflow
+from flowforge.errors import OptionError
+from flowforge.models import DEFAULT_ORGANIZATION, Deployment, Organization, Task, TaskDependency, Workflow
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from flowforge.workflow import Definition, StoredTask
 
 _ROWS_AT_ONCE = 500
-_TRIES = 5
 
 
 def deploy(
@@ -37,6 +37,8 @@ def deploy(
 
     Return the version's row. Deploying an older structure again makes that version current again.
     """
+    if repository is None and (ref or commit):
+        raise OptionError("repository", repository, "name it, because a ref and a commit are of a repository")
     version = ensure_stored(definition, organization)
     Deployment.create(
         organization=organization,
@@ -67,16 +69,12 @@ def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
 
 
 def _store(definition: Definition[Any], organization: UUID) -> UUID:
-    """Insert the next version. Whoever loses the race for its number looks again, then takes the next."""
-    for _ in range(_TRIES):
-        try:
-            with engine().database.atomic():
-                return _insert(definition, organization)
-        except IntegrityError:
-            if version := insights.version_of(organization, definition.name, definition.digest):
-                return version
+    """Insert the next version, if nobody has meanwhile: an organization's definitions are stored one by one."""
     with engine().database.atomic():
-        return _insert(definition, organization)
+        owner: Any = Organization.select().where(Organization.id == organization)
+        owner.for_update("FOR NO KEY UPDATE").get()
+        known = insights.version_of(organization, definition.name, definition.digest)
+        return known or _insert(definition, organization)
 
 
 def _insert(definition: Definition[Any], organization: UUID) -> UUID:

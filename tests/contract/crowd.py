@@ -51,6 +51,7 @@ def filling(url: str) -> Iterator[Connection]:
     with closing(psycopg2.connect(url)) as connection:
         connection.autocommit = True
         fetch(connection, "set session_replication_role = replica", {})
+        fetch(connection, "set work_mem = '256MB'", {})
         for table in catalogue.tables(connection):
             fetch(connection, f"alter table flowforge.{table} set (autovacuum_enabled = off)", {})
         yield connection
@@ -112,5 +113,5 @@ def get_busy(url: str) -> Busy:
         published.sort(key=lambda dispatch: dispatch.task_run_id)
         held = transitions.claim(connection, published[:BATCH], owner="alive", lease=3600)
         transitions.claim(connection, published[BATCH : 2 * BATCH], owner="lost", lease=-60)
-        messages = models.OutboxMessage.select().where(models.OutboxMessage.published_at.is_null(False))
+        messages = models.OutboxMessage.select().where(models.OutboxMessage.published_at.is_null(is_null=False))
         return Busy(lasting.id, published[2 * BATCH :], [(row.id, row.published_at) for row in messages], held)

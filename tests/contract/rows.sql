@@ -24,8 +24,8 @@ select upstream.id, downstream.id
 
 -- name: runs
 -- Runs of the workflows that are called %(name)s…, in turn; all succeeded, or all with their task runs ready and owed.
-with workflow as (
-    select w.*, row_number() over () as turn, count(*) over () as workflows,
+with workflow as materialized (
+    select w.id, w.organization_id, row_number() over () - 1 as turn,
            (select count(*) from flowforge.task t where t.workflow_id = w.id) as tasks
       from flowforge.workflow w
      where starts_with(w.name, %(name)s)
@@ -35,9 +35,9 @@ with workflow as (
     select w.organization_id, w.id, case when %(finished)s then 'succeeded' else 'running' end,
            case when %(finished)s then 0 else w.tasks end, at, at, case when %(finished)s then at end
       from generate_series(1, %(runs)s) n
-      join workflow w on w.turn = n %% w.workflows + 1
+      join workflow w on w.turn = n %% (select count(*) from workflow)
      cross join lateral (select flowforge.clock() - n * interval '1 minute') as moment (at)
-    returning *
+    returning id, organization_id, workflow_id, created_at, started_at, finished_at
 ), task_run as (
     insert into flowforge.task_run (organization_id, workflow_run_id, task_id, state, fencing_token, failures_left,
                                     losses_left, created_at, started_at, finished_at)
@@ -45,7 +45,7 @@ with workflow as (
            r.created_at, r.started_at, r.finished_at
       from run r
       join flowforge.task t on t.workflow_id = r.workflow_id
-    returning *
+    returning id, organization_id, workflow_run_id, task_id, state, created_at
 ), owed as (
     insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, payload,
                                           fencing_token_snapshot, attempt_snapshot, available_at)

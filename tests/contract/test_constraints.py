@@ -154,7 +154,11 @@ def stocked(postgres: PostgresServer, template: str) -> Iterator[str]:
         default = {"organization": models.DEFAULT_ORGANIZATION}
         models.Deployment.create(**default, workflow=workflow, deployed_by="me")
         models.IdempotencyKey.create(
-            **default, key="k", fingerprint="0" * 64, workflow_run_id=run_id, expires_at=datetime(2100, 1, 1, tzinfo=UTC)
+            **default,
+            key="k",
+            fingerprint="0" * 64,
+            workflow_run_id=run_id,
+            expires_at=datetime(2100, 1, 1, tzinfo=UTC),
         )
         yield url
 
@@ -325,6 +329,4 @@ def test_every_foreign_key_but_those_to_organizations_has_an_index_that_leads_wi
     foreign_keys = catalogue.rows(connection, "foreign_key")
 
     assert len(foreign_keys) > 10
-    assert set() == {
-        row.name for row in foreign_keys if not row.indexes and row.parent != "flowforge.organization"
-    }
+    assert set() == {row.name for row in foreign_keys if not row.indexes and row.parent != "flowforge.organization"}

@@ -124,7 +124,7 @@ def unforeseen(database: Database) -> Database:
     """A database of 100 due dispatches and 100 leases that are over, whose statistics are from when there was one."""
     workflow = factories.make_workflow({"only": Node()})
     database.perform(transitions.start_run, new_runs(workflow.id, 1))
-    database.execute_sql("analyze")
+    fetch(database.raw(), "analyze", {})
     database.perform(transitions.start_run, new_runs(workflow.id, 199))
     dispatches, _ = transitions.take(database.raw(), "default", limit=100, after=Mark())
     database.perform(transitions.claim, dispatches, owner="lost", lease=-60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(flowforge.__file__).parent
 _ID, _SOON = UUID(int=1), timedelta(seconds=1)
+_KEY = {"organization": DEFAULT_ORGANIZATION, "user": None, "key": "k"}
 
 #: For each statement the parameters of a call that finds nothing.
 CALLS: dict[str, dict[str, Any]] = {
@@ -37,8 +39,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "expire": {"limit": 1},
     "take": {"queue": "default", "limit": 1, "priority": 0, "available_at": datetime(2026, 1, 1, tzinfo=UTC)},
     "resend": {"ids": [], "published": []},
-    "reserve": {"organization": DEFAULT_ORGANIZATION, "user": None, "key": "k", "fingerprint": "0" * 64, "run": _ID, "ttl": _SOON},
-    "reserved": {"organization": DEFAULT_ORGANIZATION, "user": None, "key": "k"},
+    "reserve": {**_KEY, "fingerprint": "0" * 64, "run": _ID, "ttl": _SOON},
+    "reserved": _KEY,
     "guard": {"id": _ID, "token": 1},
 }  # fmt: skip
 
@@ -57,7 +59,10 @@ ALLOWED = {
     ("db.py", "commit"): "transaction control around several verbs",
     ("db.py", "rollback"): "transaction control around several verbs",
     ("migrations/__init__.py", "create schema if not exists "): "the migration runner's table comes before any schema",
-    ("migrations/__init__.py", "select pg_advisory_xact_lock(%s)"): "one migration at a time; ends with its transaction",
+    (
+        "migrations/__init__.py",
+        "select pg_advisory_xact_lock(%s)",
+    ): "one migration at a time; ends with its transaction",
 }
 
 _LOOKS_LIKE_SQL = re.compile(
@@ -152,7 +157,7 @@ def test_locks_are_taken_in_one_order_each_part_waiting_for_the_one_before(name:
     ranks = [LOCK_ORDER.index(part.locks[0]) for part in locking if part.locks]
 
     assert ranks == sorted(ranks)
-    for first, second in zip(locking, locking[1:], strict=False):
+    for first, second in pairwise(locking):
         assert first in needs(second, all_parts)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
+import psycopg2
 import pytest
 
 import flowforge
+from tests.integration.sales import define
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flowforge import Workflow
     from flowforge.client import Engine
     from flowforge.settings import Settings
 
@@ -21,3 +25,16 @@ def engine(settings: Settings) -> Iterator[Engine]:
     engine = flowforge.configure(settings)
     yield engine
     engine.database.close()
+
+
+@pytest.fixture
+def sales(engine: Engine) -> Workflow[...]:  # noqa: ARG001 - configured
+    """A workflow that is not stored yet."""
+    return define()
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[Any]:
+    """A connection of the caller's own."""
+    with closing(psycopg2.connect(database_url)) as connection:
+        yield connection

@@ -204,7 +204,7 @@ def test_an_inconvenient_directory_for_temporary_files_is_avoided(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "with a space"))
 
     with PostgresServer() as server:
-        assert server.scratch.parent == Path("/tmp")  # noqa: S108
+        assert server.scratch.parent == Path("/tmp")
 
 
 def test_binaries_run_where_they_are_also_below_a_directory_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:

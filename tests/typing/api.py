@@ -10,6 +10,7 @@ import psycopg2
 from pydantic import BaseModel
 
 from flowforge import Context, Retry, Run, Workflow
+from flowforge.states import RunState
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ transform(extracted=[])  # type: ignore[call-arg]
 connection = psycopg2.connect("")
 run = sales.options(connection=connection, idempotency_key="daily-sales/2026-11-29").start(day=date(2026, 11, 29))
 assert_type(run, Run)
+assert_type(run.wait(timeout=60), RunState)
 assert_type(sales.start(date(2026, 11, 29), region="us"), Run)
 sales.start()  # type: ignore[call-arg]
 sales.start(day="2026-11-29")  # type: ignore[arg-type]

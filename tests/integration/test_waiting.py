@@ -1,0 +1,104 @@
+"""A run is waited for after its commit, and for no longer than is asked; a result is read by its task's annotation."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flowforge import Workflow
+from flowforge.client import Engine, Run
+from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, WaitTimeout
+from flowforge.states import RunState, TaskState
+from tests.integration.sales import DAY, end, extract
+
+
+def assert_refused_at_once(run: Run) -> None:
+    """Wait for a run that is not committed; nobody may sleep over that."""
+    began = time.monotonic()
+    with pytest.raises(RunNotCommitted, match="commit the transaction that started it before waiting") as caught:
+        run.wait(timeout=30)
+
+    assert time.monotonic() - began < 1
+    assert caught.value.run_id == run.id
+
+
+def test_waiting_is_refused_inside_the_starting_transaction_and_after_its_rollback(
+    sales: Workflow[...], connection: Any
+) -> None:
+    run = sales.options(connection=connection).start(day=DAY)
+
+    assert_refused_at_once(run)
+    connection.rollback()
+    assert_refused_at_once(run)
+
+
+def test_waiting_is_refused_inside_a_transaction_on_flowforges_own_database(
+    engine: Engine, sales: Workflow[...]
+) -> None:
+    with engine.database.atomic():
+        run = sales.options(connection=engine.database).start(day=DAY)
+        assert_refused_at_once(run)
+
+    assert run.state == RunState.PENDING
+
+
+def test_a_run_of_another_organization_is_not_there(sales: Workflow[...]) -> None:
+    """B088."""
+    assert_refused_at_once(replace(sales.start(day=DAY), organization=uuid4()))
+
+
+def test_waiting_ends_after_the_time_that_is_given(sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+
+    with pytest.raises(WaitTimeout, match=r"is still pending after 0\.02 s") as caught:
+        run.wait(timeout=0.02)
+
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.run_id, caught.value.state) == (run.id, "pending")
+
+
+def test_waiting_ends_with_the_run(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.wait, 30)
+        end(engine.database, run)
+
+        assert waiting.result(30) == run.wait(timeout=0) == RunState.SUCCEEDED
+
+
+def test_a_result_is_there_once_its_task_has_succeeded(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+    task = sales.tasks["extract"]
+
+    with pytest.raises(NotFinished, match=r"task 'extract' of run .* is ready: wait for the run"):
+        run.result(task)
+    end(engine.database, run, result="[1, 2]")
+
+    assert run.result(task) == [1, 2]
+
+
+def test_a_failed_task_has_an_error_for_a_result_and_a_skipped_one_none(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+    error = {"type": "ValueError", "message": "no orders", "traceback": "Traceback …"}
+    end(engine.database, run, TaskState.FAILED, error=json.dumps(error))
+
+    with pytest.raises(TaskFailed, match=r"'extract' of run .* failed: ValueError: no orders\nTraceback") as failed:
+        run.result(sales.tasks["extract"])
+    with pytest.raises(TaskFailed, match=r"'transform' of run .* skipped$") as skipped:
+        run.result(sales.tasks["transform"])
+
+    assert (failed.value.error, skipped.value.error) == (error, None)
+    assert run.wait() == RunState.FAILED
+
+
+def test_a_task_that_the_runs_version_lacks_has_no_result(sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+    later = sales.task(extract, key="later")
+
+    with pytest.raises(FlowForgeError, match="has no task 'later': its version is another than this code's"):
+        run.result(later)
