@@ -48,7 +48,7 @@ class Keeper:
         held = [(attempt.claim.id, attempt.claim.token) for attempt in attempts]
         answers = self._runtime.database.perform(transitions.renew, held, lease=self._runtime.settings.lease)
         for attempt in attempts:
-            answer = answers[attempt.claim.id]
+            answer = answers[attempt.claim.id, attempt.claim.token]
             # One that ended meanwhile answers "lost" as well: its token is spent, its outcome committed.
             if answer in {"lost", "cancel"} and attempt.phase is Phase.RUNNING:
                 attempt.stopping = True

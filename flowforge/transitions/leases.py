@@ -69,8 +69,8 @@ def claim(connection: Connection, dispatches: Sequence[Dispatch], *, owner: str,
     return [Claim(*row) for row in rows]
 
 
-def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: float) -> dict[UUID, str]:
-    """Own task runs for `lease` seconds more. Return id -> `renewed`, `cancel`, `busy` or `lost`."""
+def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: float) -> dict[tuple[UUID, int], str]:
+    """Own task runs for `lease` seconds more. Return (id, token) -> `renewed`, `cancel`, `busy` or `lost`."""
     rows = fetch(
         connection,
         _SQL["renew"],
@@ -80,7 +80,7 @@ def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: fl
             "lease": timedelta(seconds=lease),
         },
     )
-    return {row.id: row.answer for row in rows}
+    return {(row.id, row.token): row.answer for row in rows}
 
 
 def guard(connection: Connection, task_run_id: UUID, token: int) -> bool:

@@ -146,7 +146,7 @@ with asked as materialized (
      where t.id = held.id and held.state = 'running'
     returning t.id
 )
-select asked.id,
+select asked.id, asked.token,
        case when renewed.id is not null and held.cancel_requested_at is null then 'renewed'
             when renewed.id is not null then 'cancel'
             when held.id is null and seen.state = 'running' and seen.fencing_token = asked.token then 'busy'
@@ -154,7 +154,7 @@ select asked.id,
        end as answer
   from asked
   left join held on held.id = asked.id
-  left join renewed on renewed.id = asked.id
+  left join renewed on renewed.id = asked.id and held.fencing_token = asked.token
   left join flowforge.task_run seen on seen.id = asked.id and seen.id = any(%(ids)s::uuid[]);
 
 
@@ -340,6 +340,9 @@ with asked as materialized (
       from held
       join asked on asked.id = held.id
      where asked.token < held.fencing_token
+       and not exists (select from flowforge.task_run_event e  -- its own release, whose reply was lost, is no refusal
+                        where e.task_run_id = held.id and e.kind in ('retried', 'handed_back')
+                          and e.fencing_token = asked.token + 1)
 )
 select own.id, case when own.cancel_requested_at is not null then 'cancel'
                     when own.failures_left < %(charge)s then 'exhausted'

@@ -256,7 +256,7 @@ def test_a_renewal_between_look_and_last_word_wins(database: Database, database_
     with racing(database_url, lambda connection: lock_run(connection, row), expire) as (_, expirer):
         answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
 
-    assert answer == {row.id: "renewed"}
+    assert answer == {(row.id, row.fencing_token): "renewed"}
     assert [late.became for late in expirer.answer] == ["exhausted"]
     assert factories.reload(row).state == "running"
     assert factories.event_kinds(row)[-1] == "claimed"

@@ -21,7 +21,7 @@ def test_the_owner_keeps_a_task_run_for_longer(database: Database) -> None:
     answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
 
     now = factories.reload(row)
-    assert answer == {row.id: "renewed"}
+    assert answer == {(row.id, row.fencing_token): "renewed"}
     assert (now.lease_expires_at - row.lease_expires_at).total_seconds() > 40
     assert (now.lease_owner, now.fencing_token, now.attempt) == (row.lease_owner, row.fencing_token, row.attempt)
 
@@ -42,7 +42,7 @@ def test_who_is_asked_to_cancel_hears_of_it_and_keeps_the_lease(database: Databa
 
     answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
 
-    assert answer == {row.id: "cancel"}
+    assert answer == {(row.id, row.fencing_token): "cancel"}
     assert factories.reload(row).lease_expires_at > row.lease_expires_at
 
 
@@ -54,7 +54,7 @@ def test_one_batch_has_an_answer_for_each(database: Database) -> None:
     held = [(row.id, row.fencing_token) for row in (kept, ended, asked)]
     answer = database.perform(transitions.renew, held, lease=60)
 
-    assert answer == {kept.id: "renewed", ended.id: "lost", asked.id: "cancel"}
+    assert answer == dict(zip(held, ("renewed", "lost", "cancel"), strict=True))
 
 
 def test_an_empty_batch_changes_nothing(database: Database) -> None:
@@ -73,7 +73,7 @@ def test_what_does_not_run_is_lost(database: Database, state: TaskState) -> None
 
     answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
 
-    assert answer == {row.id: "lost"}
+    assert answer == {(row.id, row.fencing_token): "lost"}
     assert situation.changed_since(before) == set()
 
 
@@ -85,7 +85,7 @@ def test_another_token_is_lost(database: Database, off: int) -> None:
 
     answer = database.perform(transitions.renew, [(row.id, row.fencing_token + off)], lease=60)
 
-    assert answer == {row.id: "lost"}
+    assert answer == {(row.id, row.fencing_token + off): "lost"}
     assert situation.changed_since(before) == set()
 
 
@@ -95,7 +95,7 @@ def test_a_late_renewal_keeps_the_lease(database: Database) -> None:
 
     answer = database.perform(transitions.renew, [(claim.id, claim.token)], lease=15)
 
-    assert answer == {row.id: "renewed"}
+    assert answer == {(claim.id, claim.token): "renewed"}
     assert database.perform(transitions.expire, limit=10) == []
 
 
@@ -106,8 +106,8 @@ def test_of_two_renewals_at_once_the_second_is_busy_and_does_not_wait(database: 
     with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)) as first:
         second = database.perform(transitions.renew, held, lease=600)
 
-    assert first.answer == {row.id: "renewed"}
-    assert second == {row.id: "busy"}
+    assert first.answer == {(row.id, row.fencing_token): "renewed"}
+    assert second == {(row.id, row.fencing_token): "busy"}
     assert (factories.reload(row).lease_expires_at - row.lease_expires_at).total_seconds() < 60
 
 
@@ -119,7 +119,7 @@ def test_while_its_completion_is_open_a_renewal_is_busy_and_then_lost(database: 
         during = database.perform(transitions.renew, held, lease=60)
     after = database.perform(transitions.renew, held, lease=60)
 
-    assert (during, after) == ({row.id: "busy"}, {row.id: "lost"})
+    assert (during, after) == ({(row.id, row.fencing_token): "busy"}, {(row.id, row.fencing_token): "lost"})
 
 
 def test_a_stale_renewal_is_lost_even_while_the_row_is_locked(database: Database, database_url: str) -> None:
@@ -129,4 +129,14 @@ def test_a_stale_renewal_is_lost_even_while_the_row_is_locked(database: Database
     with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)):
         answer = database.perform(transitions.renew, [(row.id, row.fencing_token - 1)], lease=60)
 
-    assert answer == {row.id: "lost"}
+    assert answer == {(row.id, row.fencing_token - 1): "lost"}
+
+
+def test_an_old_token_beside_the_present_one_is_told_apart(database: Database) -> None:
+    """B051: a process that holds both a lost attempt and its successor stops the former."""
+    row = situation.in_state(database, TaskState.RUNNING)
+    old, present = (row.id, row.fencing_token - 1), (row.id, row.fencing_token)
+
+    answer = database.perform(transitions.renew, [old, present], lease=60)
+
+    assert answer == {old: "lost", present: "renewed"}

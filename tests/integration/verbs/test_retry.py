@@ -148,6 +148,18 @@ def test_a_stale_failure_is_told_as_refused(database: Database) -> None:
     assert (event.fencing_token, event.detail) == (1, {"token": 0, "outcome": "retried"})
 
 
+def test_the_owners_own_retry_sent_again_is_no_refusal(database: Database) -> None:
+    """B027: the commit came through and its reply was lost."""
+    row = situation.in_state(database, TaskState.RUNNING, attempts=3)
+
+    database.perform(transitions.retry, [failure(row)])
+    again = database.perform(transitions.retry, [failure(row)])
+
+    assert again == {}
+    assert factories.event_kinds(row)[-1] == "retried"
+    assert factories.reload(row).attempt == 2
+
+
 def test_the_same_failure_twice_in_one_batch_costs_one_attempt(database: Database) -> None:
     row = situation.in_state(database, TaskState.RUNNING, attempts=3)
     stale = failure(row, off=-1)
