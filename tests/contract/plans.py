@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2.extensions
 from psycopg2.extras import NamedTupleCursor
 
-from flowforge.db import Database
+from flowforge.db import Database, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Plan = dict[str, Any]
 
 #: The start of what can be explained, behind comments and parentheses.
-_EXPLAINABLE = re.compile(rb"(\s|\(|--.*\n)*(select|with|insert|update|delete)\b", re.IGNORECASE)
+_EXPLAINABLE = re.compile(rb"(\s|\(|--.*\n)*(execute|select|with|insert|update|delete)\b", re.IGNORECASE)
 
 
-class Recorder(psycopg2.extensions.connection):
-    """A connection that remembers each statement as it was sent, parameters included."""
+class Recorder(Session):
+    """A session that remembers each statement as it was sent, parameters included."""
 
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
@@ -62,6 +62,12 @@ def sent_by(database: Database, call: Callable[[], Any]) -> list[bytes]:
         transaction.rollback()
     assert statements, "the call sent nothing"
     return statements
+
+
+def run(connection: Any, statement: str) -> None:
+    """Run a statement that cannot be prepared."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def explain(connection: Any, statement: bytes, *, options: bytes = b"") -> Plan:

@@ -16,7 +16,7 @@ from flowforge.transitions import Mark, NewRun, Reservation
 from tests.contract import catalogue
 from tests.contract.conftest import another_database
 from tests.contract.crowd import Busy, add, filling, without_indexes
-from tests.contract.plans import explain, indexes_in, recorded, sent_by
+from tests.contract.plans import explain, indexes_in, recorded, run, sent_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def drop(connection: Any, index: str) -> None:
     """Drop an index, or the constraint that it belongs to."""
     [row] = [row for row in catalogue.rows(connection, "index") if row.name == index]
     what = "index flowforge." if index.startswith("idx_") else f"flowforge.{row.table} drop constraint "
-    db.fetch(connection, f"{'drop' if index.startswith('idx_') else 'alter table'} {what}{index} cascade", {})
+    run(connection, f"{'drop' if index.startswith('idx_') else 'alter table'} {what}{index} cascade")
 
 
 def assert_dearer_without(crowd: Crowd, index: str, statements: list[bytes]) -> None:

@@ -17,7 +17,7 @@ from flowforge.transitions import Mark, NewRun, Outcome, Release
 from tests import factories
 from tests.contract.conftest import another_database
 from tests.contract.crowd import BATCH, QUEUE, Busy, add, fill_skewed, filling
-from tests.contract.plans import Plan, explain, recorded, rows_read, sent_by, tables_scanned_whole
+from tests.contract.plans import Plan, explain, recorded, rows_read, run, sent_by, tables_scanned_whole
 from tests.factories import Node
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ LIMITED: dict[str, tuple[str, Callable[[Connection, int], Any]]] = {
     "expire": ("task_run", lambda c, limit: transitions.expire(c, limit=limit)),
 }
 
+#: A prepared statement is planned for its parameters, or once for all of them.
+PARAMETERS = {"seen": "custom", "unseen": "generic"}
+
 #: Ways of joining and sorting that a planner may be denied.
 METHODS = ("material", "hashjoin", "hashagg", "sort", "mergejoin", "nestloop")
 
@@ -110,11 +113,18 @@ def opened(url: str, busy: Busy) -> Iterator[Situation]:
 
 
 @pytest.fixture
-def plans(situation: Situation, verb: str, size: int) -> Iterator[list[Plan]]:
+def parameters(request: Any) -> str:
+    """Whether the planner sees the parameters of a statement."""
+    return str(request.param)
+
+
+@pytest.fixture
+def plans(situation: Situation, verb: str, size: int, parameters: str) -> Iterator[list[Plan]]:
     """The plans of all statements that a verb sends, with what each of them did; then undone."""
     connection, busy = situation.database.raw(), situation.busy.first(size)
     statements = sent_by(situation.database, lambda: VERBS[verb](connection, busy))
     with situation.database.atomic() as transaction:
+        run(connection, f"set local plan_cache_mode = force_{PARAMETERS[parameters]}_plan")
         yield [explain(connection, statement, options=b"analyze, ") for statement in statements]
         transaction.rollback()
 
@@ -124,7 +134,7 @@ def unforeseen(database: Database) -> Database:
     """A database of 100 due dispatches and 100 leases that are over, whose statistics are from when there was one."""
     workflow = factories.make_workflow({"only": Node()})
     database.perform(transitions.start_run, new_runs(workflow.id, 1))
-    fetch(database.raw(), "analyze", {})
+    run(database.raw(), "analyze")
     database.perform(transitions.start_run, new_runs(workflow.id, 199))
     dispatches, _ = transitions.take(database.raw(), "default", limit=100, after=Mark())
     database.perform(transitions.claim, dispatches, owner="lost", lease=-60)
@@ -134,7 +144,7 @@ def unforeseen(database: Database) -> Database:
 def deny(connection: Connection, methods: Iterable[str]) -> None:
     """Deny the planner these methods until the transaction ends."""
     for method in methods:
-        fetch(connection, f"set local enable_{method} = off", {})
+        run(connection, f"set local enable_{method} = off")
 
 
 def unlocked(url: str, table: str) -> int:
@@ -157,6 +167,7 @@ def taken_and_locked(database: Database, url: str, verb: str, limit: int, denied
     return len(taken), locked
 
 
+@pytest.mark.parametrize("parameters", PARAMETERS, indirect=True)
 @pytest.mark.parametrize("size", [1, BATCH])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_reads_no_more_than_its_batch(plans: list[Plan], verb: str, size: int) -> None:

@@ -40,8 +40,8 @@ def by_schema_sql(empty_url: str) -> Iterator[Connection]:
 def by_models(empty_url: str) -> Iterator[db.Database]:
     """A database whose tables Peewee made from the models."""
     database = db.connect(Settings(database_url=empty_url))
-    db.fetch(database.raw(), "create schema flowforge", {})
-    db.fetch(database.raw(), "create function flowforge.clock() returns timestamptz return now()", {})
+    database.execute_sql("create schema flowforge")
+    database.execute_sql("create function flowforge.clock() returns timestamptz return now()")
     database.create_tables(models.MODELS)
     yield database
     database.close()
