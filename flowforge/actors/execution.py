@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dramatiq.middleware.threading import raise_thread_exception
-from pydantic import ValidationError
 
 from flowforge.actors.holding import Attempt, Phase
 from flowforge.errors import AttemptTimeout, NonRetryable, Skip, UnstorableValue
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: The function cannot do better next time.
-_FINAL = (NonRetryable, UnstorableValue, ValidationError)
+_FINAL = (NonRetryable, UnstorableValue)
 
 
 def execute(runtime: Runtime, attempt: Attempt) -> None:

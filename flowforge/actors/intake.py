@@ -83,4 +83,3 @@ class Intake:
     def _results(self, claims: Sequence[Claim]) -> dict[tuple[UUID, UUID], Any]:
         pairs = [(claim.run_id, task_id) for claim in claims for task_id in self._known[claim.task_id].data_upstream]
         return insights.upstream_results(pairs) if pairs else {}
-

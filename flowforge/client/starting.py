@@ -84,7 +84,7 @@ def _start(options: Options[Any], name: str, version: UUID, parameters: str) -> 
     new = transitions.NewRun(uuid4(), version, parameters, options.priority)
     with begun(driver_connection(options.connection)) as connection:
         run_id = _reserve(connection, options, name, new) if options.idempotency_key else new.id
-        if run_id == new.id and not transitions.start_run(connection, [new]):
+        if run_id is None or (run_id == new.id and not transitions.start_run(connection, [new])):
             raise FlowForgeError(
                 f"workflow {name!r} was stored after this transaction's snapshot was taken: "
                 "deploy it first, or start it in a READ COMMITTED transaction"
@@ -93,13 +93,17 @@ def _start(options: Options[Any], name: str, version: UUID, parameters: str) -> 
     return Run(run_id, options.organization)
 
 
-def _reserve(connection: Connection, options: Options[Any], name: str, new: transitions.NewRun) -> UUID:
+def _reserve(connection: Connection, options: Options[Any], name: str, new: transitions.NewRun) -> UUID | None:
+    """Return the run that the key stands for, or None when the transaction does not see the workflow."""
     key = str(options.idempotency_key)
     canonical = json.dumps([name, json.loads(new.parameters)], sort_keys=True)
     fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
     ttl = engine().settings.idempotency_ttl
-    reservation = transitions.Reservation(options.organization, None, key, fingerprint, new.id, ttl)
-    run_id, stands_for = transitions.reserve(connection, reservation)
+    reservation = transitions.Reservation(options.organization, None, key, fingerprint, new.id, new.workflow_id, ttl)
+    reserved = transitions.reserve(connection, reservation)
+    if reserved is None:
+        return None
+    run_id, stands_for = reserved
     if stands_for != fingerprint:
         raise IdempotencyConflict(key, run_id)
     return run_id

@@ -10,7 +10,7 @@ from peewee import ValuesList
 from flowforge.models import Deployment, Task, TaskRun, Workflow
 from flowforge.states import TaskState
 from flowforge.workflow.arguments import data_upstream
-from flowforge.workflow.definition import StoredTask
+from flowforge.workflow.stored import StoredTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -52,14 +52,16 @@ class Reservation(NamedTuple):
     key: str
     fingerprint: str
     run_id: UUID
+    workflow_id: UUID
     ttl: float
 
 
-def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str]:
+def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str] | None:
     """
     Let the key stand for the run, or find the run that it stands for already. Return that run's id and fingerprint.
 
-    Waits for a transaction that holds the same key, so that of many at once exactly one starts the run.
+    None means that the connection's snapshot does not show the workflow. Waits for a transaction that holds the same key,
+    so that of many at once exactly one starts the run.
     """
     parameters = {
         "organization": reservation.organization_id,
@@ -67,9 +69,8 @@ def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str
         "key": reservation.key,
         "fingerprint": reservation.fingerprint,
         "run": reservation.run_id,
+        "workflow": reservation.workflow_id,
         "ttl": timedelta(seconds=reservation.ttl),
     }
-    if fetch(connection, _SQL["reserve"], parameters):
-        return reservation.run_id, reservation.fingerprint
-    (row,) = fetch(connection, _SQL["reserved"], parameters)
-    return row.workflow_run_id, row.fingerprint
+    rows = fetch(connection, _SQL["reserve"], parameters) or fetch(connection, _SQL["reserved"], parameters)
+    return (rows[0].workflow_run_id, rows[0].fingerprint) if rows else None

@@ -14,7 +14,8 @@
 
 -- name: start_run
 -- – -> pending (run); – -> ready | pending (task runs, token 0)
--- One run for each element of the arrays. dependents are found by position, so that no plan can be quadratic.
+-- One run for each element of the arrays. dependents are found by position, each by primary key in a subquery of its own:
+-- as a join, without statistics, that was a scan of all tasks for each task (6.2 s instead of 0.4 s for 5,000).
 with asked as materialized (
     select asked.*, w.organization_id,
            array(select gen_random_uuid() from flowforge.task t where t.workflow_id = asked.workflow_id) as task_runs
@@ -29,9 +30,8 @@ with asked as materialized (
     select a.task_runs[t.position] as id, a.organization_id, a.id as workflow_run_id, t.id as task_id, a.priority,
            t.queue, t.attempts - 1 as failures_left, t.lost as losses_left, t."when", t.required, upstream.remaining,
            case when upstream.remaining = 0 then 'ready' else 'pending' end as state,
-           array(select a.task_runs[d.position]
+           array(select a.task_runs[(select d.position from flowforge.task d where d.id = e.downstream_id)]
                    from flowforge.task_dependency e
-                   join flowforge.task d on d.id = e.downstream_id
                   where e.upstream_id = t.id) as dependents,
            jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload
       from asked a
@@ -341,8 +341,8 @@ with asked as materialized (
       join asked on asked.id = held.id
      where asked.token < held.fencing_token
        and not exists (select from flowforge.task_run_event e  -- its own release, whose reply was lost, is no refusal
-                        where e.task_run_id = held.id and e.kind in ('retried', 'handed_back')
-                          and e.fencing_token = asked.token + 1)
+                        where e.task_run_id = held.id and e.task_run_id = any(%(ids)s::uuid[])
+                          and e.kind in ('retried', 'handed_back') and e.fencing_token = asked.token + 1)
 )
 select own.id, case when own.cancel_requested_at is not null then 'cancel'
                     when own.failures_left < %(charge)s then 'exhausted'
@@ -475,15 +475,16 @@ returning o.routing_key as queue;
 
 
 -- name: reserve
--- idempotency key: – -> stands for this run, unless it stands for another and has not expired
+-- idempotency key: – -> stands for this run, unless it stands for another and has not expired, or its workflow is not seen
 insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at)
-select %(organization)s::uuid, %(user)s, %(key)s, %(fingerprint)s, %(run)s::uuid,
-       flowforge.clock() + %(ttl)s::interval
+select w.organization_id, %(user)s, %(key)s, %(fingerprint)s, %(run)s::uuid, flowforge.clock() + %(ttl)s::interval
+  from flowforge.workflow w
+ where w.id = %(workflow)s::uuid
     on conflict on constraint uniq_idempotency_organization_user_key
     do update set fingerprint = excluded.fingerprint, workflow_run_id = excluded.workflow_run_id,
                   created_at = flowforge.clock(), expires_at = excluded.expires_at
            where k.expires_at < flowforge.clock()
-returning k.workflow_run_id;
+returning k.workflow_run_id, k.fingerprint;
 
 
 -- name: reserved

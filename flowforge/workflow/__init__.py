@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from flowforge.workflow.context import Context, Hooks
-from flowforge.workflow.definition import Definition, StoredTask
+from flowforge.workflow.definition import Definition
 from flowforge.workflow.retry import Retry
+from flowforge.workflow.stored import StoredTask
 from flowforge.workflow.task import Task
 
 __all__ = ["Context", "Definition", "Hooks", "Retry", "StoredTask", "Task"]

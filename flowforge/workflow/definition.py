@@ -11,7 +11,6 @@ import inspect
 import json
 import re
 import reprlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import dramatiq
@@ -20,19 +19,22 @@ from pydantic import ValidationError
 from flowforge.errors import DefinitionError, ParameterError, did_you_mean
 from flowforge.states import When
 from flowforge.workflow import binding, values
-from flowforge.workflow.retry import Duration, Retry, seconds
-from flowforge.workflow.task import Interrupt, Task, upstream_keys
+from flowforge.workflow.options import TaskOptions
+from flowforge.workflow.retry import Retry
+from flowforge.workflow.stored import StoredTask
+from flowforge.workflow.task import Task, upstream_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from flowforge.workflow.retry import Duration
+    from flowforge.workflow.task import Interrupt
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
-_QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
 
 
 class Decorator(Protocol):
@@ -40,43 +42,6 @@ class Decorator(Protocol):
 
     def __call__(self, function: Callable[Q, R], /) -> Task[Q, R]:
         """Make the function a task."""
-
-
-@dataclass(frozen=True)
-class StoredTask:
-    """A task as a version stores it: everything the engine needs, and nothing of the code. Durations in seconds."""
-
-    key: str
-    inputs: Mapping[str, dict[str, Any]]
-    upstream: tuple[str, ...]
-    when: str
-    required: bool
-    queue: str
-    attempts: int
-    lost: int
-    retry_delay: float
-    retry_factor: float
-    retry_max_delay: float
-    timeout: float
-
-    @classmethod
-    def of(cls, task: Task[..., Any]) -> StoredTask:
-        """Return what is stored of a task in code."""
-        retry = task.retry
-        return cls(
-            key=task.key,
-            inputs=task.inputs,
-            upstream=task.upstream,
-            when=task.when.value,
-            required=task.required,
-            queue=task.queue,
-            attempts=retry.attempts,
-            lost=retry.lost,
-            retry_delay=seconds(retry.delay, "delay"),
-            retry_factor=float(retry.factor),
-            retry_max_delay=seconds(retry.max_delay, "max_delay"),
-            timeout=task.timeout,
-        )
 
 
 class Definition(Generic[P]):
@@ -148,47 +113,34 @@ class Definition(Generic[P]):
         Raises `DefinitionError` that names task, option and remedy.
         """
         if function is None:
-            return lambda function: self._add(function, **options)
-        return self._add(function, **options)
+            return lambda function: self._add(function, TaskOptions(**options))
+        return self._add(function, TaskOptions(**options))
 
-    def _add(  # noqa: PLR0913 - one for each option of `task`
-        self,
-        function: Callable[..., Any],
-        *,
-        key: str | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        after: Task[..., Any] | Sequence[Task[..., Any]] = (),
-        when: str = When.ALL_SUCCEEDED,
-        required: bool = True,
-        retry: Retry | None = None,
-        timeout: Duration = "1h",
-        queue: str = "default",
-        interrupt: Interrupt = "raise",
-    ) -> Task[..., Any]:
+    def _add(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         function = self._plain(function)
-        key = function.__name__ if key is None else key
+        key = function.__name__ if options.key is None else options.key
         what = f"task {key!r} of workflow {self.name!r}"
-        self._check(key, queue, interrupt, what)
-        rule, scope = _rule(when, what), binding.Scope(self.name, self.tasks, self.fields)
-        sources, annotations = binding.bind(function, key, inputs or {}, rule, scope)
-        before = [after] if isinstance(after, Task) else after
-        upstream = {name for source in sources.values() for name in upstream_keys(source)}
-        upstream |= {binding.key_of(task, scope, f"{what}: after") for task in before}
-        limit = seconds(timeout, f"{what}: timeout")
-        if limit <= 0:
-            raise DefinitionError(f"{what}: timeout={timeout!r} must be positive")
+        if key in self.tasks:
+            raise DefinitionError(f"{what}: there is a task of that key already: give another with key=")
+        scope = binding.Scope(self.name, self.tasks, self.fields)
+        options.check(key, what)
+        inputs, annotations = binding.bind(function, key, options.inputs or {}, options.rule(what), scope)
+        upstream = {name for source in inputs.values() for name in upstream_keys(source)}
+        upstream |= {binding.key_of(task, scope, f"{what}: after") for task in options.before}
+        if not upstream and options.rule(what) is When.ANY_FAILED:
+            raise DefinitionError(f"{what}: when='any_failed' never comes true without a task that it waits for")
         self.tasks[key] = task = Task(
             workflow=self.name,
             key=key,
             function=function,
-            inputs=sources,
+            inputs=inputs,
             upstream=tuple(sorted(upstream)),
-            retry=retry or Retry(),
-            timeout=limit,
-            when=rule,
-            required=required,
-            queue=queue,
-            interrupt=interrupt,
+            retry=options.retry or Retry(),
+            timeout=options.limit(what),
+            when=options.rule(what),
+            required=options.required,
+            queue=options.queue,
+            interrupt=options.interrupt,
             annotations=annotations,
         )
         return task
@@ -201,16 +153,6 @@ class Definition(Generic[P]):
         if not inspect.isroutine(function):
             raise DefinitionError(f"workflow {self.name!r}: a task is a function or Dramatiq actor, not {function!r}")
         return function
-
-    def _check(self, key: str, queue: str, interrupt: str, what: str) -> None:
-        if not _KEY.fullmatch(key):
-            raise DefinitionError(f"{what}: key must be 1-200 of A-Z, a-z, 0-9, '_', '.', ':', '-': give one with key=")
-        if key in self.tasks:
-            raise DefinitionError(f"{what}: there is a task of that key already: give another with key=")
-        if not _QUEUE.fullmatch(queue):
-            raise DefinitionError(f"{what}: queue={queue!r} must be 1-63 of A-Z, a-z, 0-9, '_', '.', ':', '-'")
-        if interrupt not in {"raise", "never"}:
-            raise DefinitionError(f"{what}: interrupt={interrupt!r} must be 'raise' or 'never'")
 
     def structure(self) -> list[StoredTask]:
         """Return the tasks as they are stored, in order of definition. Raises `DefinitionError` if there is none."""
@@ -252,15 +194,6 @@ class Definition(Generic[P]):
         if args or kwargs:
             raise ParameterError(f"workflow {self.name!r} takes no parameters: give it a parameters class")
         return "{}"
-
-
-def _rule(when: str, what: str) -> When:
-    try:
-        return When(when)
-    except ValueError:
-        raise DefinitionError(
-            f"{what}: when={when!r} is no rule{did_you_mean(when, When)}: use {', '.join(When)}"
-        ) from None
 
 
 def _by_key(task: Mapping[str, Any]) -> str:
