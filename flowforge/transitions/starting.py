@@ -60,8 +60,8 @@ def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str
     """
     Let the key stand for the run, or find the run that it stands for already. Return that run's id and fingerprint.
 
-    None means that the connection's snapshot does not show the workflow. Waits for a transaction that holds the same key,
-    so that of many at once exactly one starts the run.
+    None means that the connection's snapshot does not show the workflow. Waits for a transaction that holds the same
+    key, so that of many at once exactly one starts the run.
     """
     parameters = {
         "organization": reservation.organization_id,

@@ -340,9 +340,9 @@ with asked as materialized (
       from held
       join asked on asked.id = held.id
      where asked.token < held.fencing_token
-       and not exists (select from flowforge.task_run_event e  -- its own release, whose reply was lost, is no refusal
-                        where e.task_run_id = held.id and e.task_run_id = any(%(ids)s::uuid[])
-                          and e.kind in ('retried', 'handed_back') and e.fencing_token = asked.token + 1)
+       and 0 = (select count(*) from flowforge.task_run_event e  -- its own release, whose reply was lost, is no refusal
+                 where e.task_run_id = held.id and e.kind in ('retried', 'handed_back')
+                   and e.fencing_token = asked.token + 1)
 )
 select own.id, case when own.cancel_requested_at is not null then 'cancel'
                     when own.failures_left < %(charge)s then 'exhausted'

@@ -44,7 +44,7 @@ def start(crowd: Crowd) -> None:
 def reserve(crowd: Crowd) -> None:
     """Use idempotency keys, one without and one with a user, twice."""
     for user in (None, None, "me", "me"):
-        key = Reservation(ORGANIZATION, user, str(crowd.run.id), "0" * 64, uuid4(), 60)
+        key = Reservation(ORGANIZATION, user, str(crowd.run.id), "0" * 64, uuid4(), crowd.chain.id, ttl=60)
         crowd.database.perform(transitions.reserve, key)
 
 
