@@ -142,7 +142,8 @@ def unforeseen(database: Database) -> Database:
 
 
 def deny(connection: Connection, methods: Iterable[str]) -> None:
-    """Deny the planner these methods until the transaction ends."""
+    """Deny the planner these methods until the transaction ends, and let it plan anew."""
+    run(connection, "set local plan_cache_mode = force_custom_plan")
     for method in methods:
         run(connection, f"set local enable_{method} = off")
 
