@@ -19,12 +19,14 @@ demo: setup  ## Survey a source tree with workers, one of them killed (DIR=… f
 	$(BIN)/python -m flowforge demo $(if $(DIR),'$(DIR)')
 
 test: setup  ## Run the tests on real servers of their own
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-check: setup  ## Run every other check that CI runs
-	$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check .
-	$(BIN)/python -m mypy && $(BIN)/python -m importlinter.cli lint-imports 2>/dev/null || $(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/contract
+check: setup  ## Check style, types, import contracts, migrations = schema.sql, and docs
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/contract/test_schema.py tests/contract/test_typing.py tests/contract/test_data_model_docs.py
 
 bench: setup  ## Measure what README and docs/performance.md say
 	$(BIN)/python -m benchmarks

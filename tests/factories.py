@@ -63,8 +63,14 @@ def dispatch(row: models.TaskRun) -> transitions.Dispatch:
     """Return the dispatch that the outbox owes for a task run at its present token."""
     workflow = row.task.workflow
     return transitions.Dispatch(
-        row.id, row.fencing_token, row.workflow_run_id, row.organization_id, workflow.name, row.task.key,
-        row.task_id, row.attempt,
+        row.id,
+        row.fencing_token,
+        row.workflow_run_id,
+        row.organization_id,
+        workflow.name,
+        row.task.key,
+        row.task_id,
+        row.attempt,
     )
 
 

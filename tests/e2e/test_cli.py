@@ -124,7 +124,12 @@ def test_dev_runs_everything_and_ctrl_c_leaves_nothing(dev: tuple[subprocess.Pop
     process, log = dev
     wait_for(lambda: "worker.ready" in log.read_text(), seconds=40)
     given = dict(re.findall(r"^(DATABASE_URL|REDIS_URL)='(.*)'$", log.read_text(), re.MULTILINE))
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "FLOWFORGE_MODULES": "tests.e2e.workflows", **given}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "FLOWFORGE_MODULES": "tests.e2e.workflows",
+        **given,
+    }
     family = psutil.Process(process.pid).children(recursive=True)
 
     started = flowforge(environment, "start", "numbers", "--wait")

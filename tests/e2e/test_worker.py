@@ -70,9 +70,7 @@ def test_ordinary_actors_keep_dramatiqs_retries(running: Fleet, tmp_path: Path) 
     file = tmp_path / "tries"
 
     broker.enqueue(
-        dramatiq.Message(
-            queue_name="ordinary", actor_name="ordinary", args=(str(file),), kwargs={}, options={}
-        )
+        dramatiq.Message(queue_name="ordinary", actor_name="ordinary", args=(str(file),), kwargs={}, options={})
     )
 
     wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 3)
