@@ -49,7 +49,6 @@ def _round(settings: Settings, runs: int) -> float:
     version = client.ensure_stored(single, client.starting.DEFAULT_ORGANIZATION)
     for _ in range(runs // 1000):
         database.perform(transitions.start_run, [NewRun(uuid4(), version, "{}") for _ in range(1000)])
-    database.execute_sql("checkpoint")
     database.close()
     context = multiprocessing.get_context("spawn")
     gate = context.Barrier(CONNECTIONS + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +77,7 @@ def _read(run_id: UUID) -> tuple[insights.RunSummary, list[insights.TaskSummary]
 
 def _find(prefix: str) -> UUID:
     """Return the one run whose id begins with the prefix."""
-    if not prefix or set(prefix.lower()) - set("0123456789abcdef-"):
+    if not re.fullmatch(r"[0-9a-f]{1,32}", prefix.lower().replace("-", "")):
         raise FlowForgeError(f"{prefix!r} is no run id: give its hexadecimal digits, or the first few")
     found = insights.find_runs(DEFAULT_ORGANIZATION, prefix)
     if len(found) != 1:

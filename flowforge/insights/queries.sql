@@ -25,6 +25,6 @@ select name as queue
 -- name: published_before
 select o.id, o.task_run_id, o.fencing_token_snapshot as token, o.routing_key as queue, o.published_at
   from flowforge.outbox_message o
- where o.published_at is not null and o.published_at < flowforge.clock() - %(age)s::interval
+ where o.published_at is not null and o.published_at < (select flowforge.clock()) - %(age)s::interval
  order by o.published_at
  limit %(limit)s;

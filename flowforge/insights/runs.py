@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from peewee import JOIN, fn
 
@@ -12,7 +13,6 @@ from flowforge.models import OutboxMessage, Task, TaskRun, TaskRunEvent, Workflo
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
-    from uuid import UUID
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,11 @@ def run_state(organization: UUID, run_id: UUID) -> str | None:
 
 
 def find_runs(organization: UUID, prefix: str) -> list[UUID]:
-    """Return the ids, at most ten, that begin with `prefix` (hexadecimal digits and dashes)."""
-    query = _runs(organization, WorkflowRun.id).where(WorkflowRun.id.cast("text").startswith(prefix.lower()))
-    return [row[0] for row in query.limit(10).tuples()]
+    """Return the ids, at most ten, that begin with `prefix` (1 to 32 hexadecimal digits, dashes aside)."""
+    digits = prefix.replace("-", "")
+    first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    query = _runs(organization, WorkflowRun.id).where(WorkflowRun.id.between(first, last)).limit(10)
+    return [row[0] for row in query.tuples()]
 
 
 def run_summary(organization: UUID, run_id: UUID) -> RunSummary | None:
@@ -70,7 +72,7 @@ def list_runs(
 ) -> list[RunSummary]:
     """Return the latest runs first, of a workflow or in a state if one is named."""
     query = _detailed(organization).order_by(WorkflowRun.created_at.desc()).limit(limit)
-    query = query.where(Workflow.name == workflow) if workflow else query
+    query = query.where(WorkflowRun.workflow.in_(_versions(organization, workflow))) if workflow else query
     return _summaries(query.where(WorkflowRun.state == state) if state else query)
 
 
@@ -111,6 +113,12 @@ def task_outcome(organization: UUID, run_id: UUID, key: str) -> TaskRun | None:
 
 def _runs(organization: UUID, *columns: Any) -> Any:
     return WorkflowRun.select(*columns).where(WorkflowRun.organization == organization)
+
+
+def _versions(organization: UUID, name: str) -> list[UUID]:
+    """Return the ids of a workflow's versions, so that their runs are found by idx_wfrun_wf_recent."""
+    query = Workflow.select(Workflow.id).where((Workflow.organization == organization) & (Workflow.name == name))
+    return [row[0] for row in query.tuples()]
 
 
 def _detailed(organization: UUID) -> Any:

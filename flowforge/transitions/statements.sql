@@ -436,11 +436,15 @@ select id, workflow_run_id, fencing_token as token, lease_owner as owner,
 
 -- name: take
 -- outbox: due -> published, for one queue, most urgent first; committed only after the broker has confirmed
--- The low-water mark spares a walk over dead entries that an old snapshot keeps in the index.
-with due as materialized (
+-- The low-water mark spares a walk over dead entries that an old snapshot keeps in the index. Nothing waits for the disk:
+-- a mark that a crash of the server loses makes its dispatch due again, and a dispatch sent twice does no harm.
+with unhurried as materialized (
+    select set_config('synchronous_commit', 'off', true)        -- of this transaction
+), due as materialized (
     select o.id
       from flowforge.outbox_message o
-     where o.routing_key = %(queue)s and o.published_at is null and o.available_at <= (select flowforge.clock())
+     where (select count(*) from unhurried) = 1
+       and o.routing_key = %(queue)s and o.published_at is null and o.available_at <= (select flowforge.clock())
        and (o.priority, o.available_at) >= (cast(%(priority)s as smallint), %(available_at)s::timestamptz)
      order by o.priority, o.available_at
      limit %(limit)s
