@@ -9,8 +9,9 @@ Keys, under the namespace: `dispatch:<queue>` a list of encoded dispatches; `wak
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 from dramatiq.brokers.redis import RedisBroker
@@ -21,6 +22,7 @@ from flowforge.errors import IncompatibleServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
 
     import dramatiq
 
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 DISPATCH = "flowforge"
 
 _WAKES_KEPT = 64
+_PROGRESS_KEPT = 86_400  # seconds
 _OLDEST_REDIS, _OLDEST_VALKEY = (7, 0), (7, 2)
 
 
@@ -44,6 +47,14 @@ def connect_redis(settings: Settings) -> redis.Redis:
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
     )
+
+
+class Progress(NamedTuple):
+    """How far an attempt is, in a unit of its own."""
+
+    done: float
+    total: float | None
+    note: str
 
 
 class Runway:
@@ -75,6 +86,23 @@ class Runway:
     def members(self, queue: str) -> list[bytes]:
         """Return the dispatches of a queue that wait."""
         return list(self.client.lrange(self.key(queue), 0, -1))
+
+    def tell_progress(self, task_run_id: UUID, done: float, total: float | None, note: str) -> None:
+        """Keep the last word of an attempt for a day. Whoever watches may miss it, so that a failure is only logged."""
+        word = json.dumps({"done": done, "total": total, "note": note})
+        try:
+            self.client.set(self._progress(task_run_id), word, ex=_PROGRESS_KEPT)
+        except redis.RedisError as error:
+            logger.warning("runway.progress_lost error=%s", error)
+
+    def progress(self, task_run_ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        """Return the last word of each of these task runs that has told any."""
+        words = self.client.mget([self._progress(id_) for id_ in task_run_ids]) if task_run_ids else []
+        told = zip(task_run_ids, words, strict=True)
+        return {id_: Progress(**json.loads(word)) for id_, word in told if word}
+
+    def _progress(self, task_run_id: UUID) -> str:
+        return f"{self.namespace}:progress:{task_run_id}"
 
     def wake(self, word: bytes = b"now") -> None:
         """

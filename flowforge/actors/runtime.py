@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from flowforge.workflow import Context
 
 logger = logging.getLogger(__name__)
-
-_PROGRESS_KEPT = 86_400  # seconds
 
 
 def owner_name() -> str:
@@ -102,9 +99,8 @@ class AttemptHooks:
         return self.attempt.stopping
 
     def progress(self, context: Context, done: float, total: float | None, note: str) -> None:
-        """Keep the attempt's last word in Redis for a day."""
-        key = f"{self.runtime.settings.namespace}:progress:{context.task_run_id}"
-        self.runtime.runway.client.set(key, json.dumps({"done": done, "total": total, "note": note}), ex=_PROGRESS_KEPT)
+        """Show how far the attempt is to whoever watches."""
+        self.runtime.runway.tell_progress(context.task_run_id, done, total, note)
 
     def guard(self, context: Context, connection: Any) -> None:
         """Lock the task run in the user's transaction."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import redis
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from flowforge.cli import definitions, doctor, processes, runs
 from flowforge.errors import DatabaseUnreachable, FlowForgeError, IncompatibleServer, SettingsError
@@ -58,4 +59,4 @@ def main() -> None:
 
 
 def _say(error: object) -> None:
-    Console(stderr=True).print(f"[bold red]error[/] {str(error).strip()}", highlight=False)
+    Console(stderr=True).print(Text.assemble(("error", "bold red"), f" {str(error).strip()}"))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import psycopg2
 import redis
 import typer
+from rich.text import Text
 
 from flowforge import client, insights, migrations
 from flowforge.broker import check_server, connect_redis
@@ -81,5 +82,5 @@ def _invariants() -> list[Finding]:
 def _print(findings: list[Finding]) -> None:
     made = output.table("", "checked", "note")
     for finding in findings:
-        made.add_row("[green]ok[/]" if finding.ok else "[bold red]no[/]", finding.what, finding.note)
+        made.add_row("[green]ok[/]" if finding.ok else "[bold red]no[/]", finding.what, Text(finding.note))
     output.console.print(made)

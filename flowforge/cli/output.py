@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from rich.console import RenderableType
 
+    from flowforge.broker import Progress
     from flowforge.insights import RunSummary, TaskSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -73,7 +75,7 @@ def runs(rows: Iterable[RunSummary]) -> Table:
     return made
 
 
-def run(summary: RunSummary, tasks: Sequence[TaskSummary]) -> RenderableType:
+def run(summary: RunSummary, tasks: Sequence[TaskSummary], progress: Mapping[UUID, Progress]) -> RenderableType:
     """Return one run: a headline, and a line for each task run with its place in time."""
     head = Text.assemble(
         (f"{summary.workflow} v{summary.version}", "bold"),
@@ -87,12 +89,12 @@ def run(summary: RunSummary, tasks: Sequence[TaskSummary]) -> RenderableType:
     made = table("task", "state", "attempt", "took", "when", "note")
     for task in tasks:
         made.add_row(
-            task.key,
+            Text(task.key),
             state(task.state),
             str(task.attempt),
             took(task.started_at, task.finished_at),
             _bar(task, began, until),
-            _note(task),
+            Text(_note(task, progress.get(task.id))),
         )
     return Group(head, made)
 
@@ -109,12 +111,19 @@ def _bar(task: TaskSummary, began: datetime, until: datetime) -> Text:
     return Text(" " * left + "━" * wide + " " * (_BAR - left - wide), style=STYLES.get(task.state, ""))
 
 
-def _note(task: TaskSummary) -> str:
+def _note(task: TaskSummary, progress: Progress | None) -> str:
     if task.error and task.state in {"failed", "skipped", "ready"}:
         return f"{task.error['type']}: {task.error['message']}".splitlines()[0][:100]
     if task.state == "running":
-        return f"on {task.lease_owner}"
+        return f"{_progress(progress)}on {task.lease_owner}"
     return task.deferred_because or ""
+
+
+def _progress(progress: Progress | None) -> str:
+    if progress is None:
+        return ""
+    of = f"/{progress.total:g}" if progress.total is not None else ""
+    return f"{progress.done:g}{of} {progress.note}".rstrip() + ", "
 
 
 def took(started: datetime | None, finished: datetime | None) -> str:

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
+import redis
 import typer
 from rich.live import Live
 
@@ -13,10 +14,12 @@ from flowforge import client, insights
 from flowforge.cli import output
 from flowforge.errors import FlowForgeError
 from flowforge.models import DEFAULT_ORGANIZATION
-from flowforge.states import RUN_TERMINAL, RunState
+from flowforge.states import RUN_TERMINAL, RunState, TaskState
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from flowforge.broker import Progress
 
 app = typer.Typer(help="What was started.", no_args_is_help=True)
 
@@ -49,8 +52,8 @@ def show(
     client.engine()
     run_id = _find(run)
     if as_json:
-        summary, tasks = _read(run_id)
-        output.print_json({"run": summary, "tasks": tasks})
+        summary, tasks, progress = _read(run_id)
+        output.print_json({"run": summary, "tasks": tasks, "progress": _named(progress)})
     elif watch:
         follow(run_id)
     else:
@@ -61,18 +64,32 @@ def follow(run_id: UUID) -> None:
     """Show a run until it has ended."""
     with Live(console=output.console, auto_refresh=False) as live:
         while True:
-            summary, tasks = _read(run_id)
-            live.update(output.run(summary, tasks), refresh=True)
-            if summary.state in RUN_TERMINAL:
+            read = _read(run_id)
+            live.update(output.run(*read), refresh=True)
+            if read[0].state in RUN_TERMINAL:
                 return
             time.sleep(_REFRESH)
 
 
-def _read(run_id: UUID) -> tuple[insights.RunSummary, list[insights.TaskSummary]]:
+def _read(run_id: UUID) -> tuple[insights.RunSummary, list[insights.TaskSummary], dict[UUID, Progress]]:
     summary = insights.run_summary(DEFAULT_ORGANIZATION, run_id)
     if summary is None:
         raise FlowForgeError(f"no run {run_id}: `flowforge runs list` shows what there is")
-    return summary, insights.task_summaries(DEFAULT_ORGANIZATION, run_id)
+    tasks = insights.task_summaries(DEFAULT_ORGANIZATION, run_id)
+    return summary, tasks, _progress([task.id for task in tasks if task.state == TaskState.RUNNING])
+
+
+def _progress(running: list[UUID]) -> dict[UUID, Progress]:
+    """Return what running attempts have told of themselves, as far as Redis has it."""
+    runway = client.engine().runway
+    try:
+        return runway.progress(running) if runway else {}
+    except redis.RedisError:
+        return {}
+
+
+def _named(progress: dict[UUID, Progress]) -> dict[str, dict[str, object]]:
+    return {str(id_): told._asdict() for id_, told in progress.items()}
 
 
 def _find(prefix: str) -> UUID:

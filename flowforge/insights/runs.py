@@ -117,7 +117,7 @@ def _runs(organization: UUID, *columns: Any) -> Any:
 
 def _versions(organization: UUID, name: str) -> list[UUID]:
     """Return the ids of a workflow's versions, so that their runs are found by idx_wfrun_wf_recent."""
-    query = Workflow.select(Workflow.id).where((Workflow.organization == organization) & (Workflow.name == name))
+    query: Any = Workflow.select(Workflow.id).where((Workflow.organization == organization) & (Workflow.name == name))
     return [row[0] for row in query.tuples()]
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.e2e.conftest import ROOT, Fleet
+from tests.e2e import workflows
+from tests.e2e.conftest import ROOT, Fleet, owner_pid
 from tests.support import wait_for
 
 if TYPE_CHECKING:
@@ -46,6 +47,18 @@ def test_a_workflow_is_deployed_started_and_shown(fleet: Fleet, environment: dic
     assert (started.returncode, run["state"]) == (0, "succeeded")
     assert re.search(r"total +succeeded +3", shown.stdout)
     assert [(row["id"], row["workflow"]) for row in json.loads(listed.stdout)] == [(run["id"], "numbers")]
+
+
+def test_a_running_task_shows_how_far_it_is(fleet: Fleet, environment: dict[str, str]) -> None:
+    """B092: what a task says of itself is text, never markup."""
+    fleet.scheduler()
+    fleet.worker()
+    run = workflows.slow.start(n=5)
+    owner_pid(run, "sleep")
+
+    shown = flowforge(environment, "runs", "show", str(run.id))
+
+    assert re.search(r"sleep +running +1 .* \d+/500 naps \[/\], on ", shown.stdout)
 
 
 def test_migrate_says_what_it_applied_and_then_nothing(environment: dict[str, str]) -> None:

@@ -106,8 +106,10 @@ slow = Workflow("slow", Numbers)
 
 
 @slow.task
-def sleep(n: int) -> int:
-    for _ in range(n * 100):
+def sleep(n: int, context: Context) -> int:
+    for nap in range(n * 100):
+        if nap % 10 == 0:
+            context.progress(nap, n * 100, "naps [/]")
         time.sleep(0.01)
     return os.getpid()
 
