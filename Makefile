@@ -1,7 +1,8 @@
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-DIR    ?=
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+DIR     ?=
+MODULES ?= etl
 
 .PHONY: help setup demo test check bench dev clean
 
@@ -31,8 +32,8 @@ check: setup  ## Check style, types, import contracts, migrations = schema.sql, 
 bench: setup  ## Measure what README and docs/performance.md say
 	$(BIN)/python -m benchmarks
 
-dev: setup  ## Run the Procfile on servers of its own (Ctrl-C ends everything)
-	$(BIN)/python -m flowforge dev
+dev: setup  ## Run the Procfile on servers of its own, for MODULES (examples/etl); Ctrl-C ends everything
+	PYTHONPATH=examples $(BIN)/python -m flowforge dev $(MODULES)
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

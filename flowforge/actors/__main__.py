@@ -8,6 +8,7 @@ process asked to be replaced, 2 when it cannot start.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -23,8 +24,9 @@ from flowforge.settings import Settings
 if TYPE_CHECKING:
     from flowforge.actors.boot import Engine
 
-logger = logging.getLogger("flowforge.worker")
+logger = logging.getLogger("flowforge.actors")
 
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _LAST_LOOK = 2000  # milliseconds that Dramatiq waits for its threads once they should be idle
 
 RET_OK = 0
@@ -34,7 +36,7 @@ RET_REPLACE_ME = 75  # EX_TEMPFAIL: a thread is lost, a new process will do
 
 def main() -> int:
     """Boot, work until told to stop, drain; return the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    _log()
     told = _listen()
     try:
         settings = Settings.from_env()
@@ -47,6 +49,16 @@ def main() -> int:
     worker.start()
     told.wait()
     return _stop(worker, engine, settings)
+
+
+def _log() -> None:
+    """Log to stderr; the engine through a handler of its own, whose lock no user code can leave held."""
+    logging.basicConfig(level=logging.INFO, format=_FORMAT)
+    own = logging.StreamHandler()
+    own.setFormatter(logging.Formatter(_FORMAT))
+    for name in ("flowforge.actors", "flowforge.broker", "flowforge.db", "flowforge.loop", "flowforge.transitions"):
+        logging.getLogger(name).addHandler(own)
+        logging.getLogger(name).propagate = False
 
 
 def _listen() -> threading.Event:
@@ -63,13 +75,17 @@ def _listen() -> threading.Event:
 
 
 def _stop(worker: dramatiq.Worker, engine: Engine, settings: Settings) -> int:
-    """Drain within the grace. A lost thread is not waited for: it will not return."""
-    assert engine.runtime is not None
-    engine.runtime.drain()
-    engine.runtime.holding.wait_idle(lost=engine.runtime.lost_threads, seconds=settings.grace)
+    """Drain within the grace. A lost thread is not waited for; what it holds might make an orderly exit hang."""
+    runtime = engine.runtime
+    assert runtime is not None
+    runtime.drain()
+    runtime.holding.wait_idle(lost=runtime.lost_threads, seconds=settings.grace)
+    runtime.close()
+    if runtime.retired:
+        os._exit(RET_REPLACE_ME)
     worker.stop(timeout=_LAST_LOOK)
     worker.broker.close()
-    return RET_REPLACE_ME if engine.runtime.lost_threads else RET_OK
+    return RET_OK
 
 
 if __name__ == "__main__":

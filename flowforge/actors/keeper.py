@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,24 @@ logger = logging.getLogger(__name__)
 _TICK = 0.025  # seconds between looks while anything is held
 _IDLE_TICK = 0.05
 _UNSTARTED = 0.05  # seconds that a claimed attempt may wait for a thread
+_PROBE = 2.0  # seconds that logging may take after an attempt was interrupted
 _GRACE = 5.0  # seconds that an attempt has to end after its time was over, before its thread is given up
+
+
+class _Probe:
+    """A thread that takes the locks of `logging`, as user code does that logs, and should be done by a given moment."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.thread = threading.Thread(target=_take_locks_of_logging, daemon=True)
+        self.thread.start()
+
+
+def _take_locks_of_logging() -> None:
+    for handler in logging.getLogger().handlers:
+        handler.acquire()
+        handler.release()
+    logging.getLogger("flowforge.task")  # takes the lock of the module
 
 
 class Keeper:
@@ -30,6 +48,7 @@ class Keeper:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._renew_at = 0.0
+        self._probes: list[_Probe] = []
         self.loop = Loop("flowforge-keeper", self.turn)
 
     def turn(self) -> None:
@@ -40,6 +59,7 @@ class Keeper:
             self._runtime.committer.hand_back(late)
         for attempt in holding.running():
             self._check_time(attempt)
+        self._check_probes()
         if len(holding) and time.monotonic() >= self._renew_at:
             self._renew_at = time.monotonic() + self._runtime.settings.lease / 3
             self._renew(holding.all())
@@ -61,11 +81,24 @@ class Keeper:
         if not attempt.timed_out:
             logger.warning("task_run.timed_out task_run=%s timeout=%g", attempt.claim.id, attempt.known.stored.timeout)
             time_out(attempt)
+            self._probes.append(_Probe(now + _PROBE))
         elif now >= attempt.deadline + _GRACE:
             self._give_up(attempt)
+
+    def _check_probes(self) -> None:
+        """
+        Have this process replaced when an exception that was raised into user code left logging's locks held.
+
+        Raising into a thread may do that: every thread that logs would hang from then on.
+        """
+        for probe in self._probes:
+            if probe.thread.is_alive() and time.monotonic() > probe.until:
+                self._runtime.retire("a lock of logging is held since an attempt was interrupted")
+        self._probes = [one for one in self._probes if one.thread.is_alive() and time.monotonic() <= one.until]
 
     def _give_up(self, attempt: Attempt) -> None:
         """End an attempt whose thread does not return, and have this process replaced: its thread is lost."""
         if attempt.move(Phase.RUNNING, Phase.OVER):
             self._runtime.committer.put(attempt, ending_of(attempt, AttemptTimeout()))
+            self._runtime.lost_threads += 1
             self._runtime.retire(f"task {attempt.task.key!r} does not return after its timeout")

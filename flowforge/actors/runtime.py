@@ -45,6 +45,8 @@ class Runtime:
     owner: str = field(default_factory=owner_name)
     #: Threads that user code does not give back.
     lost_threads: int = 0
+    #: Whether this process is to be replaced.
+    retired: bool = False
 
     def __post_init__(self) -> None:
         """Make the parts that refer to this process."""
@@ -76,10 +78,10 @@ class Runtime:
             self.committer.turn()
 
     def retire(self, reason: str) -> None:
-        """Have this process drain and end, so that its supervisor replaces it: a thread is lost."""
-        self.lost_threads += 1
+        """Have this process drain and end, so that its supervisor replaces it."""
         logger.error("worker.retired reason=%s", reason)
-        if self.lost_threads == 1:
+        if not self.retired:
+            self.retired = True
             os.kill(os.getpid(), signal.SIGTERM)
 
     def hooks(self, attempt: Attempt) -> AttemptHooks:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from flowforge import Settings
 from tests.e2e.conftest import ROOT, Fleet
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ def shape(shown: str) -> list[str]:
 
 def test_the_first_screen_fits_and_says_when_not_to_use_it() -> None:
     assert "**Use something else if**" in "\n".join(README.splitlines()[:40])
+
+
+def test_every_setting_is_named() -> None:
+    variables = {field.metadata["env"] for field in dataclasses.fields(Settings)}
+
+    assert {name for name in variables if f"`{name}`" not in README} == set()
 
 
 def test_the_first_example_runs_and_looks_as_shown(fleet: Fleet, tmp_path: Path) -> None:

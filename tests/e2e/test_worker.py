@@ -97,6 +97,17 @@ def test_a_task_stuck_in_c_fails_and_its_process_is_replaced(fleet: Fleet) -> No
     assert worker.wait(timeout=30) == 75
 
 
+def test_a_process_whose_logging_hangs_after_an_interrupt_is_replaced(fleet: Fleet) -> None:
+    """An exception raised into user code may leave locks held; the engine's own log does not share them."""
+    fleet.scheduler()
+    worker = fleet.worker()
+    run = workflows.careless.start()
+
+    assert run.wait(timeout=30) is RunState.FAILED
+    assert worker.wait(timeout=30) == 75
+    assert "a lock of logging is held" in fleet.log(worker)
+
+
 def test_what_a_worker_does_not_know_waits_for_one_that_does(fleet: Fleet) -> None:
     """B040: deferred with a reason, no attempt charged, until a worker comes that can."""
     fleet.scheduler()

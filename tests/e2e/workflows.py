@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -139,6 +140,16 @@ stuck = Workflow("stuck")
 @stuck.task(timeout="300ms")
 def in_c() -> None:
     ctypes.CDLL(None).usleep(60_000_000)
+
+
+careless = Workflow("careless")
+
+
+@careless.task(timeout="300ms")
+def keeps_a_lock() -> None:
+    logging.getLogger().handlers[0].acquire()
+    while True:
+        time.sleep(0.01)
 
 
 many = Workflow("many", Numbers)
