@@ -29,7 +29,7 @@ check: setup  ## Check style, types, import contracts, migrations = schema.sql, 
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/contract/test_schema.py tests/contract/test_typing.py tests/contract/test_data_model_docs.py
 
-bench: setup  ## Measure what README and docs/performance.md say
+bench: setup  ## Measure what docs/performance.md says
 	$(BIN)/python -m benchmarks
 
 dev: setup  ## Run the Procfile on servers of its own, for MODULES (examples/etl); Ctrl-C ends everything

@@ -1,1 +1,1 @@
-"""What README and docs/performance.md say about speed, measured: `python -m benchmarks [NAME …]`."""
+"""What docs/performance.md says, measured: `python -m benchmarks [NAME …]`."""

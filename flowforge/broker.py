@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 from dramatiq.brokers.redis import RedisBroker
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
 from flowforge.errors import IncompatibleServer
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 DISPATCH = "flowforge"
 
 _WAKES_KEPT = 64
+_PATIENCE, _SILENCE = 0.25, 1.0  # seconds: of a wake, and after one that failed
 _PROGRESS_KEPT = 86_400  # seconds
 _OLDEST_REDIS, _OLDEST_VALKEY = (7, 0), (7, 2)
 
@@ -47,6 +49,14 @@ def connect_redis(settings: Settings) -> redis.Redis:
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 2),
     )
+
+
+def _impatient(client: redis.Redis) -> redis.Redis:
+    """Return a client of the same server that gives up at once: nobody shall wait for what may be lost."""
+    pool = client.connection_pool
+    options = {**pool.connection_kwargs, "socket_connect_timeout": _PATIENCE, "socket_timeout": _PATIENCE}
+    options["retry"] = Retry(NoBackoff(), 0)
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **options))
 
 
 class Progress(NamedTuple):
@@ -63,7 +73,7 @@ class Runway:
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self.client: Any = client  # redis-py types a reply as all that any command may answer
         self.namespace = namespace
-        self._wake = f"{namespace}:wake"
+        self._wake, self._waker, self._silent_until = f"{namespace}:wake", _impatient(client), 0.0
 
     def key(self, queue: str) -> str:
         """Return the key of a queue's list."""
@@ -91,7 +101,7 @@ class Runway:
         """Keep the last word of an attempt for a day. Whoever watches may miss it, so that a failure is only logged."""
         word = json.dumps({"done": done, "total": total, "note": note})
         try:
-            self.client.set(self._progress(task_run_id), word, ex=_PROGRESS_KEPT)
+            self._waker.set(self._progress(task_run_id), word, ex=_PROGRESS_KEPT)
         except redis.RedisError as error:
             logger.warning("runway.progress_lost error=%s", error)
 
@@ -108,12 +118,18 @@ class Runway:
         """
         Tell a publisher that something may be due: `now`, or `soon` while the caller's transaction is still open.
 
-        Without Redis the publisher finds it a little later by itself, so that a failure here is only logged.
+        Without Redis the publisher finds it a little later by itself. So a failure is only logged, and for a second
+        nobody tries again: the caller may hold a transaction open.
         """
+        if time.monotonic() < self._silent_until:
+            return
         try:
-            with self.client.pipeline(transaction=False) as pipe:
-                pipe.rpush(self._wake, word).ltrim(self._wake, -_WAKES_KEPT, -1).execute()
+            with self._waker.pipeline(transaction=False) as pipe:
+                pipe.rpush(self._wake, word)
+                pipe.ltrim(self._wake, -_WAKES_KEPT, -1)
+                pipe.execute()
         except redis.RedisError as error:
+            self._silent_until = time.monotonic() + _SILENCE
             logger.warning("runway.wake_failed error=%s", error)
 
     def wait(self, seconds: float) -> list[bytes]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Seconds after which a queue is read from its start again, for rows that became due below the low-water mark.
 _FULL_SCAN_EVERY = 5.0
+_NEW_QUEUES_EVERY = 0.25  # seconds
 #: Seconds that a published dispatch may stay unclaimed before it is looked for.
 LOST_AFTER = 5.0
 
@@ -43,24 +44,35 @@ class Publisher:
     """One publisher; any number may run at once, because each skips the rows that another holds."""
 
     def __init__(self, database: Database, runway: Runway, *, limit: int) -> None:
-        """Publish so that at most `limit` dispatches of a queue wait in Redis."""
+        """Publish up to `limit` waiting dispatches of a queue; publishers that look at the same moment may pass it."""
         self._database, self._runway, self._limit = database, runway, limit
         self._low_water: dict[str, _LowWater] = {}
+        self._look_at = 0.0
         #: Whether the last turn left due dispatches for want of room.
         self.backlog = False
 
     def publish(self) -> int:
         """Publish what is due on every queue, as far as there is room; return how many dispatches that were."""
         self.backlog = False
-        queues = self._database.perform(insights.waiting_queues)
-        return sum(self._publish(queue) for queue in queues)
+        published = sum(self._publish(queue) for queue in self._low_water)
+        if not published or time.monotonic() >= self._look_at:
+            published += sum(self._publish(queue) for queue in self._new_queues())
+        return published
+
+    def _new_queues(self) -> list[str]:
+        """Learn of queues; not at every turn, because under an old snapshot this walks dead entries."""
+        self._look_at = time.monotonic() + _NEW_QUEUES_EVERY
+        waiting = self._database.perform(insights.waiting_queues)
+        new = [queue for queue in waiting if queue not in self._low_water]
+        self._low_water |= {queue: _LowWater() for queue in new}
+        return new
 
     def _publish(self, queue: str) -> int:
         room = self._limit - self._runway.length(queue)
         if room <= 0:
             self.backlog = True
             return 0
-        low_water = self._low_water.setdefault(queue, _LowWater())
+        low_water = self._low_water[queue]
         start = low_water.start()
         published, low_water.mark = self._hand_over(queue, room, start)
         if published < room and start != Mark():
@@ -73,7 +85,6 @@ class Publisher:
 
     def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
         """Take, push and commit: a push that fails leaves all rows due, a commit that fails sends a harmless double."""
-        self._database.raw()
         with self._database.atomic():
             dispatches, mark = transitions.take(self._database.raw(), queue, limit=limit, after=after)
             if dispatches:

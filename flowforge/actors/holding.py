@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from flowforge.insights import KnownTask
@@ -36,8 +36,10 @@ class Phase(Enum):
 class Attempt:
     """A claimed task run in this process. Its lock guards the phase, and whether an exception may be raised into it."""
 
-    def __init__(self, claim: Claim, known: KnownTask, task: Task[..., Any], results: Mapping[str, Any]) -> None:
-        self.claim, self.known, self.task, self.results = claim, known, task, results
+    def __init__(self, claim: Claim, known: KnownTask, task: Task[..., Any]) -> None:
+        self.claim, self.known, self.task = claim, known, task
+        #: Upstream key -> parsed result, of those that succeeded.
+        self.results: dict[str, Any] = {}
         self.lock = threading.Lock()
         self.phase = Phase.WAITING
         self.claimed_at = time.monotonic()

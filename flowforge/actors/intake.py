@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowforge import insights, transitions
 from flowforge.actors.holding import Attempt
@@ -35,7 +35,13 @@ class Intake:
         dispatches = [dispatch for dispatch in map(Dispatch.read, popped) if dispatch]
         self._learn(dispatches)
         fit = self._defer_unfit([dispatch for dispatch in dispatches if not self._is_double(dispatch)])
-        attempts = self._attempts(self._claim(fit))
+        attempts = self._claim(fit)
+        try:
+            self._give_results(attempts)
+        except BaseException:
+            # Owned, but not to be carried out: given back, so that they need not wait for their lease to end.
+            self._runtime.committer.hand_back(attempts)
+            raise
         self._runtime.holding.add(attempts)
         return attempts
 
@@ -58,28 +64,25 @@ class Intake:
             logger.warning("task_run.deferred count=%d reason=%s", len(unfit), unfit[0][1])
         return [dispatch for dispatch, reason in judged if not reason]
 
-    def _claim(self, dispatches: Sequence[Dispatch]) -> dict[UUID, tuple[Dispatch, Claim]]:
+    def _claim(self, dispatches: Sequence[Dispatch]) -> list[Attempt]:
         if not dispatches:
-            return {}
+            return []
         runtime, by_id = self._runtime, {dispatch.task_run_id: dispatch for dispatch in dispatches}
         claims = runtime.database.perform(
             transitions.claim, list(by_id.values()), owner=runtime.owner, lease=runtime.settings.lease
         )
-        return {claim.id: (by_id[claim.id], claim) for claim in claims}
+        return [self._attempt(by_id[claim.id], claim) for claim in claims]
 
-    def _attempts(self, claimed: dict[UUID, tuple[Dispatch, Claim]]) -> list[Attempt]:
-        results = self._results([claim for _, claim in claimed.values()])
-        attempts = []
-        for dispatch, claim in claimed.values():
-            known, task = self._known[claim.task_id], self._runtime.registry.task(dispatch.workflow, dispatch.key)
-            given = {
-                key: results[claim.run_id, task_id]
-                for task_id, key in known.data_upstream.items()
-                if (claim.run_id, task_id) in results
-            }
-            attempts.append(Attempt(claim, known, task, given))  # type: ignore[arg-type]
-        return attempts
+    def _attempt(self, dispatch: Dispatch, claim: Claim) -> Attempt:
+        task = self._runtime.registry.task(dispatch.workflow, dispatch.key)
+        assert task is not None  # or it would have been deferred
+        return Attempt(claim, self._known[claim.task_id], task)
 
-    def _results(self, claims: Sequence[Claim]) -> dict[tuple[UUID, UUID], Any]:
-        pairs = [(claim.run_id, task_id) for claim in claims for task_id in self._known[claim.task_id].data_upstream]
-        return insights.upstream_results(pairs) if pairs else {}
+    def _give_results(self, attempts: Sequence[Attempt]) -> None:
+        """Read what the attempts need of their upstreams, for all of them at once."""
+        pairs = [(one.claim.run_id, task_id) for one in attempts for task_id in one.known.data_upstream]
+        results = insights.upstream_results(pairs) if pairs else {}
+        for attempt in attempts:
+            keys = attempt.known.data_upstream.items()
+            given = {key: (attempt.claim.run_id, task_id) for task_id, key in keys}
+            attempt.results = {key: results[pair] for key, pair in given.items() if pair in results}

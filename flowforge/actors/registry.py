@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dramatiq
 
-from flowforge.errors import DefinitionError, FlowForgeError, ForeignBroker
+from flowforge.errors import DefinitionError, FlowForgeError, ForeignBroker, SettingsError
 from flowforge.workflow import Definition
 
 if TYPE_CHECKING:
@@ -75,5 +75,9 @@ def _import(name: str) -> ModuleType:
     """Import a module; one that calls `sys.exit` must not end the process as if all were well."""
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise SettingsError("FLOWFORGE_MODULES", name, f"there is no module {error.name!r} here") from None
+        raise
     except SystemExit as error:
         raise FlowForgeError(f"module {name!r} called sys.exit({error.code!r}) while it was imported") from error

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from flowforge.workflow import Context
 
 logger = logging.getLogger(__name__)
+
+_LAST_OUTCOMES = 5.0  # seconds that a stopping process tries to commit what is left
 
 
 def owner_name() -> str:
@@ -74,7 +77,8 @@ class Runtime:
         self.committer.hand_back(left)
         self.keeper.loop.stop(timeout=5)
         self.committer.loop.stop(timeout=10)
-        while len(self.holding):
+        until = time.monotonic() + _LAST_OUTCOMES
+        while len(self.holding) and time.monotonic() < until:
             self.committer.turn()
 
     def retire(self, reason: str) -> None:

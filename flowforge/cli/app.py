@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+import peewee
+import psycopg2
 import redis
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from flowforge import client, migrations
 from flowforge.cli import definitions, doctor, processes, runs
-from flowforge.errors import DatabaseUnreachable, FlowForgeError, IncompatibleServer, SettingsError
+from flowforge.errors import DatabaseUnreachable, FlowForgeError, IncompatibleServer, SchemaMismatch, SettingsError
 
 RET_FAILED = 1
 RET_USAGE = 2
@@ -53,10 +56,22 @@ def main() -> None:
     except FlowForgeError as error:
         _say(error)
         sys.exit(RET_USAGE if isinstance(error, _CANNOT_START) else RET_FAILED)
+    except (peewee.ProgrammingError, psycopg2.ProgrammingError):
+        _say_if_unmigrated()
+        raise
     except redis.RedisError as error:
         _say(f"Redis at REDIS_URL does not answer: {error}")
         sys.exit(RET_USAGE)
 
 
+def _say_if_unmigrated() -> None:
+    """End with one line where a statement failed because the database lacks a migration."""
+    try:
+        migrations.check(client.engine().database)
+    except SchemaMismatch as error:
+        _say(error)
+        sys.exit(RET_USAGE)
+
+
 def _say(error: object) -> None:
-    Console(stderr=True).print(Text.assemble(("error", "bold red"), f" {str(error).strip()}"))
+    Console(stderr=True).print(Text.assemble(("error", "bold red"), f" {str(error).strip()}"), soft_wrap=True)

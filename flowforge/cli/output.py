@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-console = Console()
+#: As wide as the terminal; in a pipe nothing is cut.
+console = Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 400)
+
+_SHORT = 13  # characters of a run's id: enough to tell it apart, and `runs show` takes as much
 
 STYLES = {
     "pending": "dim",
@@ -34,7 +39,7 @@ STYLES = {
     "cancelled": "magenta",
     "skipped": "dim italic",
 }
-_BAR = 28  # characters
+_BAR = 20  # characters
 
 
 def print_json(value: object) -> None:
@@ -55,7 +60,7 @@ def table(*columns: str) -> Table:
     """Return an empty table of the house's form."""
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, no_wrap=column != "note", overflow="fold")
+        made.add_column(column, no_wrap=column not in {"note", "checked"}, overflow="fold")
     return made
 
 
@@ -65,8 +70,8 @@ def runs(rows: Iterable[RunSummary]) -> Table:
     for run in rows:
         done = run.tasks.get("succeeded", 0)
         made.add_row(
-            str(run.id),
-            f"{run.workflow} v{run.version}",
+            str(run.id)[:_SHORT],
+            Text(f"{run.workflow} v{run.version}"),
             state(run.state),
             f"{done}/{sum(run.tasks.values())}",
             ago(run.created_at),

@@ -47,8 +47,9 @@ def dev(
 
     _log()
     settings = Settings.from_env()
+    named = tuple(modules or ()) or settings.require("modules").modules
     commands = development.commands(Path.cwd())
-    with development.deployment(modules or settings.modules, data) as environment:
+    with development.deployment(named, data) as environment:
         for name in ("DATABASE_URL", "REDIS_URL"):
             typer.echo(f"{name}={environment[name]!r}")
         if command := commands.pop(development.RELEASE, None):

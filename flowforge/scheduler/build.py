@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from flowforge import db, migrations
 from flowforge.broker import Runway, check_server, connect_redis
-from flowforge.scheduler.duties import JOBS, Post
+from flowforge.scheduler.duties import JOBS, Post, take_turn
 from flowforge.scheduler.publishing import PublishingLoop
 
 if TYPE_CHECKING:
@@ -52,5 +53,6 @@ def build(settings: Settings) -> Scheduler:
     runway = Runway(redis, settings.namespace)
     duties = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1})
     for job in JOBS:
-        duties.add_job(job.duty, "interval", seconds=job.every, args=[Post(database, runway)], id=job.duty.__name__)
+        turn = functools.partial(take_turn, job.duty, Post(database, runway))
+        duties.add_job(turn, "interval", seconds=job.every, id=job.duty.__name__)
     return Scheduler(duties, PublishingLoop(database, runway, limit=settings.runway))

@@ -40,14 +40,14 @@ class Dispatch(NamedTuple):
     def decode(cls, data: bytes) -> Dispatch:
         """Read `encode`'s bytes. Raises ValueError or TypeError when they are something else."""
         task_run, token, run, organization, workflow, key, task, attempt = json.loads(data)
-        return cls(UUID(task_run), token, UUID(run), UUID(organization), workflow, key, UUID(task), attempt)
+        return cls(UUID(task_run), int(token), UUID(run), UUID(organization), workflow, key, UUID(task), int(attempt))
 
     @classmethod
     def read(cls, data: bytes) -> Dispatch | None:
         """Read what stood in a list of the broker; something else, which is not ours, is logged and passed over."""
         try:
             return cls.decode(data)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             logger.exception("dispatch.unreadable data=%r", data[:200])
             return None
 

@@ -41,15 +41,22 @@ class Ending(NamedTuple):
     became: str
 
 
-def finish(connection: Connection, outcomes: Sequence[Outcome], *, overdue: bool = False) -> list[Ending]:
+#: Seconds that an outcome waits for a lock, where its caller says nothing else.
+PATIENCE = 2.0
+
+
+def finish(
+    connection: Connection, outcomes: Sequence[Outcome], *, overdue: bool = False, patience: float = PATIENCE
+) -> list[Ending]:
     """
     End running task runs at their token, make their dependents ready or skipped, and end runs that are complete.
 
     With `overdue` only leases that are over are ended, and the token is taken from their owners: expire's last word.
-    Of two outcomes for one task run and token the first counts.
+    Of two outcomes for one task run and token the first counts. Raises psycopg2's LockNotAvailable, and changes
+    nothing, when a lock is held by another for more than `patience` seconds.
     """
     with begun(connection):
-        endings = _end(connection, outcomes, leaves=[TaskState.RUNNING], overdue=overdue)
+        endings = _end(connection, outcomes, leaves=[TaskState.RUNNING], overdue=overdue, patience=patience)
         return endings + skip(connection, [ending for ending in endings if ending.became == "unwanted"])
 
 
@@ -59,14 +66,19 @@ def skip(connection: Connection, unwanted: Sequence[Ending]) -> list[Ending]:
     with begun(connection):
         while unwanted:
             outcomes = [Outcome(e.id, e.run_id, e.token, TaskState.SKIPPED) for e in unwanted]
-            latest = _end(connection, outcomes, leaves=[TaskState.PENDING], overdue=False)
+            latest = _end(connection, outcomes, leaves=[TaskState.PENDING])
             unwanted = [ending for ending in latest if ending.became == "unwanted"]
             endings += latest
     return endings
 
 
 def _end(
-    connection: Connection, outcomes: Sequence[Outcome], *, leaves: list[TaskState], overdue: bool
+    connection: Connection,
+    outcomes: Sequence[Outcome],
+    *,
+    leaves: list[TaskState],
+    overdue: bool = False,
+    patience: float = PATIENCE,
 ) -> list[Ending]:
     if not outcomes:
         return []
@@ -82,6 +94,7 @@ def _end(
             "errors": [outcome.error for outcome in outcomes],
             "leaves": [state.value for state in leaves],
             "overdue": overdue,
+            "patience": f"{patience * 1000:.0f}ms",
         },
     )
     return [Ending(row.id, row.workflow_run_id, row.token, row.became) for row in rows]

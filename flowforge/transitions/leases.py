@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flowforge.db import fetch, load_statements
 from flowforge.states import TaskEvent, TaskState
-from flowforge.transitions.ending import Outcome, finish
+from flowforge.transitions.ending import PATIENCE, Outcome, finish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,21 +88,23 @@ def guard(connection: Connection, task_run_id: UUID, token: int) -> bool:
     return bool(fetch(connection, _SQL["guard"], {"id": task_run_id, "token": token}))
 
 
-def retry(connection: Connection, failures: Sequence[Release]) -> dict[UUID, str]:
+def retry(connection: Connection, releases: Sequence[Release], *, patience: float = PATIENCE) -> dict[UUID, str]:
     """
     Make failed attempts ready again, at the cost of an attempt.
 
     Return id -> `ready`, `exhausted` (no failures left) or `cancel`; the latter two are the caller's to finish.
     """
-    return _release(connection, failures, charge=1, kind=TaskEvent.RETRIED)
+    return _release(connection, releases, charge=1, kind=TaskEvent.RETRIED, patience=patience)
 
 
-def hand_back(connection: Connection, releases: Sequence[Release]) -> dict[UUID, str]:
+def hand_back(connection: Connection, releases: Sequence[Release], *, patience: float = PATIENCE) -> dict[UUID, str]:
     """Make task runs that were not carried out ready again, at no cost. Return id -> `ready` or `cancel`."""
-    return _release(connection, releases, charge=0, kind=TaskEvent.HANDED_BACK)
+    return _release(connection, releases, charge=0, kind=TaskEvent.HANDED_BACK, patience=patience)
 
 
-def _release(connection: Connection, releases: Sequence[Release], *, charge: int, kind: TaskEvent) -> dict[UUID, str]:
+def _release(
+    connection: Connection, releases: Sequence[Release], *, charge: int, kind: TaskEvent, patience: float
+) -> dict[UUID, str]:
     rows = fetch(
         connection,
         _SQL["release"],
@@ -113,6 +115,7 @@ def _release(connection: Connection, releases: Sequence[Release], *, charge: int
             "errors": [release.error for release in releases],
             "charge": charge,
             "kind": kind.value,
+            "patience": f"{patience * 1000:.0f}ms",
         },
     )
     return {row.id: row.became for row in rows}

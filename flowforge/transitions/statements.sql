@@ -164,7 +164,9 @@ select asked.id, asked.token,
 -- name the states they may leave. With `overdue` only a lease that is over may be ended: expire's last word, by which
 -- the token becomes one more. Else it is kept, so that "ended at my token" is its owner's own commit.
 -- A dependent that reaches zero becomes ready, or comes back as `unwanted`: skip is then due in the same transaction.
-with outcome as materialized (
+with patience as materialized (
+    select set_config('lock_timeout', %(patience)s, true)        -- of this transaction: a user's guard may lock a row
+), outcome as materialized (
     select distinct on (id, token) *                         -- the first counts
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[], %(results)s::text[], %(errors)s::text[])
            with ordinality as outcome (id, token, state, result, error, place)
@@ -172,7 +174,7 @@ with outcome as materialized (
 ), run as materialized (
     select r.id, r.organization_id, r.workflow_id, r.state, r.priority, r.tasks_remaining
       from flowforge.workflow_run r
-     where r.id = any(%(runs)s::uuid[])
+     where (select count(*) from patience) = 1 and r.id = any(%(runs)s::uuid[])
      order by r.id
        for no key update
 ), held as materialized (
@@ -295,14 +297,16 @@ select held.id, held.workflow_run_id, held.fencing_token,
 -- running -> ready at the caller's token, which becomes one more, with a new dispatch owed
 -- retry charges an attempt and one of failures_left; hand_back charges nothing. Who is asked to cancel is not released:
 -- it comes back as `cancel`, and its owner ends it.
-with asked as materialized (
+with patience as materialized (
+    select set_config('lock_timeout', %(patience)s, true)        -- of this transaction: a user's guard may lock a row
+), asked as materialized (
     select distinct on (id, token) *
       from unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::text[])
            as asked (id, token, delay, error)
 ), held as materialized (
     select t.id, t.state, t.fencing_token, t.attempt, t.failures_left, t.cancel_requested_at, t.organization_id
       from flowforge.task_run t
-     where t.id = any(%(ids)s::uuid[])
+     where (select count(*) from patience) = 1 and t.id = any(%(ids)s::uuid[])
      order by t.id
        for no key update
 ), own as materialized (

@@ -31,8 +31,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "renew": {"ids": [], "tokens": [], "lease": _SOON},
     "finish": {
         "ids": [], "tokens": [], "runs": [], "states": [], "results": [], "errors": [], "leaves": [], "overdue": False,
+        "patience": "2s",
     },
-    "release": {"ids": [], "tokens": [], "delays": [], "errors": [], "charge": 1, "kind": "retried"},
+    "release": {"ids": [], "tokens": [], "delays": [], "errors": [], "charge": 1, "kind": "retried", "patience": "2s"},
     "defer": {"ids": [], "tokens": [], "reasons": [], "delay": _SOON},
     "expire": {"limit": 1},
     "take": {"queue": "default", "limit": 1, "priority": 0, "available_at": datetime(2026, 1, 1, tzinfo=UTC)},
@@ -172,7 +173,9 @@ def test_no_statement_locks_more_than_it_must_or_outlives_its_transaction(name: 
     assert re.match(r"\s*(with|update|insert|delete|select)\b", text)
     assert "for update" not in text
     assert ("for share" in text) == (name == "guard")
-    assert not re.search(r"set_config\((?!'\w+', '\w+', true\))", text), "a setting must be the transaction's own"
+    assert not re.search(r"set_config\((?!'\w+', ('\w+'|%\(\w+\)s), true\))", text), (
+        "a setting must be the transaction's own"
+    )
     assert not re.search(r"\b(pg_\w*advisory\w*|pg_notify|listen|notify|nextval|temp|temporary)\b", text)
     assert not re.search(r"\b(now\(\)|current_timestamp|clock_timestamp|transaction_timestamp)", text)
 

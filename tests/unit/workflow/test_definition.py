@@ -171,7 +171,9 @@ def test_a_coroutine_actor_needs_no_event_loop_of_dramatiqs(sales: Definition[An
     assert asyncio.run(fetch.function(date(2026, 11, 29))) == 29
 
 
-@pytest.mark.parametrize("thing", ["extract", 3, functools.partial(extract), Sales], ids=repr)
+@pytest.mark.parametrize(
+    "thing", ["extract", 3, functools.partial(extract), Sales], ids=["text", "number", "partial", "class"]
+)
 def test_what_is_no_function_is_refused(sales: Definition[Any], thing: Any) -> None:
     message = refused(lambda: sales.task(thing))
 

@@ -90,7 +90,7 @@ WRITTEN: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), WRITTEN, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("annotation", "value"), WRITTEN, ids=[str(annotation) for annotation, _ in WRITTEN])
 def test_a_value_comes_back_as_its_annotation_says(annotation: Any, value: Any) -> None:
     read = values.decode(values.as_json(value, "it"), annotation)
 

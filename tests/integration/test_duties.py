@@ -1,0 +1,259 @@
+"""The duties, called by hand; the publishing loop, turn by turn; and a scheduler process that is told to stop."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from peewee import SQL
+
+from flowforge import models, outbox, transitions
+from flowforge.broker import Runway
+from flowforge.errors import SchemaMismatch, SettingsError
+from flowforge.models import DEFAULT_ORGANIZATION
+from flowforge.outbox import Publisher
+from flowforge.scheduler import build, duties, publishing
+from flowforge.scheduler.duties import JOBS, Post, expire_leases, prune_idempotency_keys, recover_dispatches
+from flowforge.scheduler.publishing import PublishingLoop
+from flowforge.settings import Settings
+from tests import factories
+from tests.conftest import administer, database_on
+from tests.e2e.conftest import Fleet
+from tests.factories import Node
+from tests.integration.verbs import situation
+from tests.support import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis as redis_client
+
+    from flowforge.db import Database
+    from flowforge.embedded.servers import PostgresServer
+
+
+@pytest.fixture
+def post(database: Database, redis: redis_client.Redis, settings: Settings) -> Post:
+    """What a duty may use."""
+    return Post(database, Runway(redis, settings.namespace))
+
+
+# expire_leases
+
+
+def late(database: Database, number: int) -> list[models.TaskRun]:
+    """Return task runs whose lease is over."""
+    rows = [factories.start_single(database) for _ in range(number)]
+    factories.claim(database, *rows)
+    models.TaskRun.update({models.TaskRun.lease_expires_at: models.TaskRun.started_at}).execute()
+    return rows
+
+
+def test_leases_that_are_over_are_taken_once(database: Database, post: Post, caplog: pytest.LogCaptureFixture) -> None:
+    rows = late(database, 3)
+    factories.claim(database, factories.start_single(database))
+
+    assert [expire_leases(post), expire_leases(post)] == [3, 0]
+
+    assert {factories.reload(row).state for row in rows} == {"ready"}
+    assert caplog.text.count("task_run.expired") == 3
+    assert post.runway.wait(1) == [b"now"]
+
+
+def test_one_turn_takes_no_more_than_a_batch(database: Database, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "_BATCH", 2)
+    late(database, 3)
+
+    assert [expire_leases(post), expire_leases(post), expire_leases(post)] == [2, 1, 0]
+
+
+# recover_dispatches
+
+
+def test_dispatches_that_redis_lost_are_due_again_once(
+    database: Database, post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B031."""
+    monkeypatch.setattr(outbox, "LOST_AFTER", 0.0)
+    for _ in range(3):
+        factories.start_single(database)
+    Publisher(database, post.runway, limit=10).publish()
+    post.runway.pop(["default"], limit=2, seconds=1)
+
+    assert [recover_dispatches(post), recover_dispatches(post)] == [2, 0]
+
+    assert "outbox.recovered dispatches=2" in caplog.text
+
+
+# prune_idempotency_keys
+
+
+def reserve(database: Database, key: str, ttl: float) -> None:
+    """Let a key stand for a run for so many seconds."""
+    workflow = models.Workflow.get_or_none() or factories.make_workflow({"only": Node()})
+    reservation = transitions.Reservation(DEFAULT_ORGANIZATION, None, key, "0" * 64, uuid4(), workflow.id, ttl)
+    assert database.perform(transitions.reserve, reservation)
+
+
+def test_keys_that_no_longer_stand_are_forgotten(database: Database, post: Post) -> None:
+    for key, ttl in {"old": 60, "older": 60, "valid": 60}.items():
+        reserve(database, key, ttl)
+    over: Any = {models.IdempotencyKey.expires_at: SQL("flowforge.clock() - interval '1 ms'")}
+    models.IdempotencyKey.update(over).where(models.IdempotencyKey.key.startswith("old")).execute()
+
+    assert [prune_idempotency_keys(post), prune_idempotency_keys(post)] == [2, 0]
+
+    assert [row.key for row in models.IdempotencyKey.select()] == ["valid"]
+
+
+# All of them
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.duty.__name__)
+def test_a_duty_without_work_changes_nothing(database: Database, post: Post, job: duties.Job) -> None:
+    factories.claim(database, factories.start_single(database))
+    before = situation.picture()
+
+    assert job.duty(post) == 0
+
+    assert situation.changed_since(before) == set()
+    assert post.runway.wait(0.01) == []
+
+
+# build
+
+
+@pytest.fixture
+def unmigrated(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database."""
+    administer(postgres, "create database unmigrated template template0")
+    yield database_on(postgres, "unmigrated")
+    administer(postgres, "drop database unmigrated with (force)")
+
+
+def test_every_duty_of_the_table_is_built_with_its_interval(settings: Settings) -> None:
+    scheduler = build(settings)
+
+    jobs = {job.id: job for job in scheduler.duties.get_jobs()}
+    assert {name: job.trigger.interval for name, job in jobs.items()} == {
+        job.duty.__name__: timedelta(seconds=job.every) for job in JOBS
+    }
+    assert [jobs[job.duty.__name__].func.args[0] for job in JOBS] == [job.duty for job in JOBS]
+    assert scheduler.duties._job_defaults == {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+
+
+def test_an_unmigrated_database_is_refused_with_the_remedy(unmigrated: str, settings: Settings) -> None:
+    with pytest.raises(SchemaMismatch, match="flowforge migrate"):
+        build(Settings(database_url=unmigrated, redis_url=settings.redis_url))
+
+
+def test_a_scheduler_needs_both_servers(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="REDIS_URL"):
+        build(Settings(database_url=settings.database_url))
+
+
+# PublishingLoop
+
+
+@pytest.fixture
+def publisher(post: Post, monkeypatch: pytest.MonkeyPatch) -> PublishingLoop:
+    """A publishing loop that would wait for long."""
+    monkeypatch.setattr(publishing, "_IDLE", 30)
+    return PublishingLoop(post.database, post.runway, limit=2)
+
+
+@pytest.fixture
+def _at_once() -> Iterator[None]:
+    """The whole test waits for nothing."""
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_turn_publishes_and_ends_at_a_wake(database: Database, post: Post, publisher: PublishingLoop) -> None:
+    factories.start_single(database)
+    post.runway.wake()
+
+    publisher.turn()
+
+    assert (post.runway.length("default"), post.runway.wait(0.01)) == (1, [])
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_turn_looks_again_soon_while_a_callers_transaction_is_open(
+    database: Database, post: Post, publisher: PublishingLoop
+) -> None:
+    post.runway.wake(b"soon")
+    publisher.turn()
+    factories.start_single(database)
+
+    publisher.turn()
+
+    assert post.runway.length("default") == 1
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_turn_looks_again_soon_while_there_is_a_backlog(
+    database: Database, post: Post, publisher: PublishingLoop
+) -> None:
+    for _ in range(3):
+        factories.start_single(database)
+
+    publisher.turn()
+    post.runway.pop(["default"], limit=2, seconds=1)
+    post.runway.wake()
+    publisher.turn()
+
+    assert post.runway.length("default") == 1
+
+
+def test_eagerness_ends(post: Post, publisher: PublishingLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, real_wait = list[float](), post.runway.wait
+
+    def wait(seconds: float) -> list[bytes]:
+        waits.append(seconds)
+        return real_wait(0.01)
+
+    monkeypatch.setattr(post.runway, "wait", wait)
+    monkeypatch.setattr(publishing, "_EAGER_FOR", 0)
+    post.runway.wake(b"soon")
+
+    publisher.turn()
+    publisher.turn()
+
+    assert waits == [30, 30]
+
+
+# The process
+
+
+@pytest.fixture
+def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
+    """Processes of this test."""
+    fleet = Fleet(settings, tmp_path)
+    yield fleet
+    fleet.stop()
+
+
+def test_a_scheduler_process_publishes_and_stops_within_seconds(database: Database, post: Post, fleet: Fleet) -> None:
+    process = fleet.scheduler()
+    wait_for(lambda: f"scheduler.ready duties={len(JOBS)}" in fleet.log(process))
+    factories.start_single(database)
+    wait_for(lambda: post.runway.length("default") == 1)
+
+    process.terminate()
+
+    assert process.wait(timeout=5) == 0
+    assert "ERROR" not in fleet.log(process)
+
+
+def test_a_scheduler_process_that_cannot_start_says_why(fleet: Fleet) -> None:
+    process = fleet.start("flowforge.scheduler", REDIS_URL="redis://127.0.0.1:1/0")
+
+    assert process.wait(timeout=15) == 2
+    assert "scheduler.cannot_start error=" in fleet.log(process)
