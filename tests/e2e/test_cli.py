@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowforge.db import Database
+    from flowforge.embedded.servers import PostgresServer
 
 
 def flowforge(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,7 @@ def test_a_workflow_is_deployed_started_and_shown(fleet: Fleet, environment: dic
     assert "numbers version 1 is current (4 tasks)" in deployed.stdout
     assert (started.returncode, run["state"]) == (0, "succeeded")
     assert re.search(r"total +succeeded +3", shown.stdout)
+    assert run["id"][:13] in flowforge(environment, "runs", "list").stdout
     assert [(row["id"], row["workflow"]) for row in json.loads(listed.stdout)] == [(run["id"], "numbers")]
 
 
@@ -84,6 +86,36 @@ def test_a_wrong_word_is_answered_with_the_right_one(environment: dict[str, str]
     for words, (said, code) in WRONG_WORDS.items():
         assert said in " ".join(answers[words].stderr.split())
         assert code == answers[words].returncode
+
+
+BROKEN = {
+    "FLOWFORGE_MODULES": ("nope", "deploy", "FLOWFORGE_MODULES='nope': there is no module 'nope' here"),
+    "DATABASE_URL": (
+        "postgresql://postgres@/x?host=/nowhere",
+        "runs list",
+        "PostgreSQL at DATABASE_URL does not answer",
+    ),
+}
+
+
+@pytest.mark.parametrize("variable", BROKEN)
+def test_a_broken_setting_is_said_in_one_line(environment: dict[str, str], variable: str) -> None:
+    value, command, said = BROKEN[variable]
+
+    answer = flowforge({**environment, variable: value}, *command.split())
+
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert answer.returncode == 2
+
+
+def test_a_database_without_the_schema_is_told_how_to_get_it(
+    environment: dict[str, str], postgres: PostgresServer
+) -> None:
+    answer = flowforge({**environment, "DATABASE_URL": postgres.url}, "runs", "list")
+
+    assert "the database lacks 0001_initial: run `flowforge migrate`" in answer.stderr
+    assert answer.returncode == 2
 
 
 def test_a_missing_setting_is_named_with_an_example(environment: dict[str, str]) -> None:

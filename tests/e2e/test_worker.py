@@ -11,7 +11,7 @@ from flowforge.errors import TaskFailed
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import RunState, TaskState
 from tests.e2e import workflows
-from tests.e2e.conftest import Fleet, events, the_task_run
+from tests.e2e.conftest import Fleet, events, owner_pid, the_task_run
 from tests.support import wait_for
 
 if TYPE_CHECKING:
@@ -106,6 +106,21 @@ def test_a_process_whose_logging_hangs_after_an_interrupt_is_replaced(fleet: Fle
     assert run.wait(timeout=30) is RunState.FAILED
     assert worker.wait(timeout=30) == 75
     assert "a lock of logging is held" in fleet.log(worker)
+
+
+def test_a_guard_left_open_delays_nobody_else(fleet: Fleet) -> None:
+    """Its own task run stays held by the user's transaction; other outcomes are committed."""
+    fleet.scheduler()
+    worker = fleet.worker()
+    leak = workflows.leaky.start()
+    owner_pid(leak, "leaves_its_guard_open")
+    runs = [workflows.many.start(n=number) for number in range(3)]
+
+    assert [run.wait(timeout=10) for run in runs] == [RunState.SUCCEEDED] * 3
+    assert leak.state is RunState.RUNNING
+    worker.kill()  # which ends the user's transaction as well
+    fleet.worker()
+    wait_for(lambda: "expired" in events(leak, "leaves_its_guard_open"))
 
 
 def test_what_a_worker_does_not_know_waits_for_one_that_does(fleet: Fleet) -> None:

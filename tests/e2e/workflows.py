@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dramatiq
+import psycopg2
 
 from flowforge import Context, NonRetryable, Retry, Skip, Workflow
 
@@ -150,6 +151,16 @@ def keeps_a_lock() -> None:
     logging.getLogger().handlers[0].acquire()
     while True:
         time.sleep(0.01)
+
+
+leaky = Workflow("leaky")
+_left_open = []
+
+
+@leaky.task
+def leaves_its_guard_open(context: Context) -> None:
+    _left_open.append(psycopg2.connect(os.environ["DATABASE_URL"]))
+    context.guard(_left_open[0])
 
 
 many = Workflow("many", Numbers)
