@@ -1,4 +1,4 @@
-"""Every read: for the client, the workers, the command line and whatever shows. Each takes the organization."""
+"""Every read: for the client, the workers, the command line and whatever shows. A tenant's takes the organization."""
 
 from __future__ import annotations
 
