@@ -22,7 +22,7 @@ from flowforge.errors import FlowForgeError
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
-    from flowforge.actors.boot import Engine
+    from flowforge.actors.boot import EngineMiddleware
 
 logger = logging.getLogger("flowforge.actors")
 
@@ -74,7 +74,7 @@ def _listen() -> threading.Event:
     return told
 
 
-def _stop(worker: dramatiq.Worker, engine: Engine, settings: Settings) -> int:
+def _stop(worker: dramatiq.Worker, engine: EngineMiddleware, settings: Settings) -> int:
     """Drain within the grace. A lost thread is not waited for; what it holds might make an orderly exit hang."""
     runtime = engine.runtime
     assert runtime is not None

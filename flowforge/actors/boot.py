@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Engine(dramatiq.Middleware):
+class EngineMiddleware(dramatiq.Middleware):
     """Starts the engine's threads with the worker's, and stops them around its shutdown."""
 
     def __init__(self, settings: Settings) -> None:
@@ -72,7 +72,7 @@ class Engine(dramatiq.Middleware):
             self.runtime.close()
 
 
-def boot(settings: Settings) -> tuple[Broker, Engine]:
+def boot(settings: Settings) -> tuple[Broker, EngineMiddleware]:
     """
     Make FlowForge's broker Dramatiq's, and import the user's modules on it.
 
@@ -82,7 +82,7 @@ def boot(settings: Settings) -> tuple[Broker, Engine]:
     migrations.check(client.configure(settings).database)
     redis = connect_redis(settings)
     check_server(redis)
-    broker, engine = Broker(redis, settings.namespace), Engine(settings)
+    broker, engine = Broker(redis, settings.namespace), EngineMiddleware(settings)
     broker.add_middleware(engine)
     dramatiq.set_broker(broker)
     engine.registry = load(settings.modules, broker)
@@ -90,7 +90,7 @@ def boot(settings: Settings) -> tuple[Broker, Engine]:
     return broker, engine
 
 
-def _declare_execute(broker: Broker, engine: Engine) -> None:
+def _declare_execute(broker: Broker, engine: EngineMiddleware) -> None:
     """Declare the one actor. Its queue is declared when the worker boots: only then is there a runtime to serve."""
 
     def run(attempt: Any) -> None:

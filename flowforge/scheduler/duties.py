@@ -75,7 +75,7 @@ def take_turn(duty: Callable[[Post], int], post: Post) -> None:
 
 
 JOBS = (
-    Job(expire_leases, every=1),
+    Job(expire_leases, every=0.25),
     Job(recover_dispatches, every=2),
     Job(prune_idempotency_keys, every=10),
 )
