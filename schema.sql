@@ -9,13 +9,6 @@ create function flowforge.clock() returns timestamptz
     language sql volatile
     as $$ select clock_timestamp() $$;
 
--- Ids of rows that never leave the database (events, outbox): UUIDs of version 7, milliseconds first. In order of time they
--- touch the last page of their index instead of a random one. PostgreSQL has a uuidv7() of its own only from 18 on.
-create function flowforge.ordered_id() returns uuid
-    language sql volatile
-    as $$ select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
-                  || substr(gen_random_uuid()::text, 16))::uuid $$;
-
 create function flowforge.guard_immutable() returns trigger
     language plpgsql
     as $$ begin
@@ -188,7 +181,7 @@ alter table flowforge.workflow_run
         references flowforge.task_run on delete set null;
 
 create table flowforge.outbox_message (
-    id                      uuid primary key default flowforge.ordered_id(),
+    id                      uuid primary key default gen_random_uuid(),
     organization_id         uuid not null,
     task_run_id             uuid not null references flowforge.task_run on delete cascade,
     workflow_run_id         uuid not null references flowforge.workflow_run on delete cascade,
@@ -211,7 +204,7 @@ create table flowforge.outbox_message (
 -- History: appended by the statement that makes the change ---------------------------------------------------------
 
 create table flowforge.workflow_run_event (
-    id               uuid primary key default flowforge.ordered_id(),
+    id               uuid primary key default gen_random_uuid(),
     organization_id  uuid not null,
     workflow_run_id  uuid not null references flowforge.workflow_run on delete cascade,
     kind             varchar(30) not null,
@@ -224,7 +217,7 @@ create table flowforge.workflow_run_event (
 );
 
 create table flowforge.task_run_event (
-    id               uuid primary key default flowforge.ordered_id(),
+    id               uuid primary key default gen_random_uuid(),
     organization_id  uuid not null,
     task_run_id      uuid not null references flowforge.task_run on delete cascade,
     kind             varchar(30) not null,
