@@ -65,6 +65,7 @@ create table flowforge.task (
     retry_factor     double precision not null default 2,
     retry_max_delay  interval not null default '5 minutes',
     timeout          interval not null default '1 hour',    -- of one attempt
+    start_by         interval,                              -- the longest wait for a worker
     created_at       timestamptz not null default flowforge.clock(),
     constraint uniq_task_workflow_key unique (workflow_id, key),
     constraint uniq_task_workflow_position unique (workflow_id, position),
@@ -77,7 +78,8 @@ create table flowforge.task (
     constraint task_lost_in_range check (lost between 0 and 1000),
     constraint task_retry_delay_in_range check (retry_delay >= interval '0' and retry_max_delay >= retry_delay),
     constraint task_retry_factor_in_range check (retry_factor between 1 and 100),
-    constraint task_timeout_positive check (timeout > interval '0')
+    constraint task_timeout_positive check (timeout > interval '0'),
+    constraint task_start_by_positive check (start_by > interval '0')
 );
 
 create table flowforge.task_dependency (
@@ -113,6 +115,7 @@ create table flowforge.workflow_run (
     tasks_remaining      integer not null,                  -- task runs that are not terminal
     tasks_failed         integer not null default 0,        -- required task runs that ended failed
     cancel_requested_at  timestamptz,
+    deadline             timestamptz,                       -- the run is to be over by then
     created_at           timestamptz not null default flowforge.clock(),
     started_at           timestamptz,
     finished_at          timestamptz,
@@ -127,7 +130,8 @@ create table flowforge.workflow_run (
          check (finished_at is null or started_at is null or finished_at >= started_at),
     constraint wfrun_counters_non_negative check (tasks_remaining >= 0 and tasks_failed >= 0),
     constraint wfrun_parameters_object check (jsonb_typeof(parameters) = 'object'),
-    constraint wfrun_priority_in_range check (priority between -100 and 100)
+    constraint wfrun_priority_in_range check (priority between -100 and 100),
+    constraint wfrun_deadline_after_created check (deadline > created_at)
 );
 
 create table flowforge.task_run (
@@ -192,12 +196,17 @@ create table flowforge.outbox_message (
     fencing_token_snapshot  bigint not null,
     attempt_snapshot        integer not null,
     available_at            timestamptz not null default flowforge.clock(),
+    held                    boolean not null default false, -- not to be dispatched until it is released
+    start_by                timestamptz,                    -- given up unless a worker has started it by then
     published_at            timestamptz,
     created_at              timestamptz not null default flowforge.clock(),
     constraint uniq_outbox_per_taskrun_generation unique (task_run_id, fencing_token_snapshot),
     constraint outbox_payload_object check (jsonb_typeof(payload) = 'object'),
     constraint outbox_attempt_positive check (attempt_snapshot >= 1),
-    constraint outbox_fencing_non_negative check (fencing_token_snapshot >= 0)
+    constraint outbox_fencing_non_negative check (fencing_token_snapshot >= 0),
+    constraint outbox_priority_in_range check (priority between -100 and 100),
+    constraint outbox_held_is_not_published check (not held or published_at is null),
+    constraint outbox_start_by_after_created check (start_by > created_at)
 );
 
 

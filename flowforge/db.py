@@ -65,6 +65,8 @@ class Session(psycopg2.extensions.connection):  # type: ignore[misc]
     """A connection of our own, which remembers what it has prepared."""
 
     prepares = True
+    #: Seconds that a statement may take, in transactions that `begun` begins; None: as long as it needs.
+    limit: float | None = None
 
     def prepare(self, cursor: Any, preparation: _Preparation) -> str:
         """Prepare a statement unless that was done; return its EXECUTE."""
@@ -103,6 +105,21 @@ class Database(peewee.PostgresqlDatabase):
         self.raw()
         return super().cursor(named_cursor)
 
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """
+        Let no statement that a verb or an insight sends on this thread's connection take longer within the block.
+
+        The limit is set for each transaction, not for the session: behind a pooler others use that as well.
+        A statement that does take longer raises psycopg2's QueryCanceled.
+        """
+        connection: Any = self.raw()
+        connection.limit = seconds
+        try:
+            yield
+        finally:
+            connection.limit = None
+
     def perform(self, verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
         Call a verb on this thread's connection.
@@ -117,14 +134,20 @@ class Database(peewee.PostgresqlDatabase):
         return verb(self.raw(), *args, **kwargs)
 
 
+def _idle(connection: Connection) -> bool:
+    return bool(connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE)
+
+
 @contextmanager
 def begun(connection: Connection) -> Iterator[Connection]:
     """Run the block in the transaction that is open on the connection, or else in one of its own."""
-    if not connection.autocommit or connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+    if not _idle(connection):
         yield connection
         return
     with connection.cursor() as cursor:
         cursor.execute("begin")
+        if limit := getattr(connection, "limit", None):
+            cursor.execute("set local statement_timeout = %s", (round(limit * 1000),))
         try:
             yield connection
         except BaseException:
@@ -156,6 +179,9 @@ def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any])
     On a session of our own it is prepared first, once: planning is a third of what a verb costs. On a caller's
     connection it is sent as it is, because a pooler may stand behind that.
     """
+    if getattr(connection, "limit", None) and _idle(connection):
+        with begun(connection):
+            return fetch(connection, statement, parameters)
     with connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor) as cursor:
         if isinstance(connection, Session) and connection.prepares:
             statement = connection.prepare(cursor, _preparation(statement))

@@ -10,7 +10,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
 
@@ -75,6 +75,15 @@ class IncompatibleServer(FlowForgeError):  # noqa: N818
 
 class SchemaMismatch(FlowForgeError):  # noqa: N818
     """The database is not at this release's migration: run `flowforge migrate`."""
+
+
+class TurnsMissed(FlowForgeError):  # noqa: N818
+    """A duty of the schedulers was not done for two turns: start one, or read in its log what keeps it."""
+
+    def __init__(self, ages: Mapping[str, float]) -> None:
+        told = ", ".join(f"{duty} was last done {age:.0f} s ago" for duty, age in ages.items())
+        super().__init__(f"{told}: start a scheduler, or read in its log what keeps it")
+        self.ages = ages
 
 
 class RunNotCommitted(FlowForgeError):  # noqa: N818

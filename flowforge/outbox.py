@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flowforge import insights, transitions
+from flowforge.db import begun
 from flowforge.transitions import Mark
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Publisher:
 
     def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
         """Take, push and commit: a push that fails leaves all rows due, a commit that fails sends a harmless double."""
-        with self._database.atomic():
-            dispatches, mark = transitions.take(self._database.raw(), queue, limit=limit, after=after)
+        with begun(self._database.raw()) as connection:
+            dispatches, mark = transitions.take(connection, queue, limit=limit, after=after)
             if dispatches:
                 self._runway.push(queue, [dispatch.encode() for dispatch in dispatches])
         return len(dispatches), mark

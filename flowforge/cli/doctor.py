@@ -1,4 +1,4 @@
-"""doctor: settings, connections, versions, and the number of broken invariants."""
+"""doctor: settings, connections, versions, the schedulers' turns, and the number of broken invariants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from rich.text import Text
 from flowforge import client, insights, migrations
 from flowforge.broker import check_server, connect_redis
 from flowforge.cli import output
-from flowforge.errors import FlowForgeError, IncompatibleServer
+from flowforge.errors import FlowForgeError, IncompatibleServer, TurnsMissed
+from flowforge.monitor import Turns
+from flowforge.scheduler.duties import JOBS
+from flowforge.scheduler.publishing import PUBLISH
 from flowforge.settings import Settings
 
 _OLDEST_POSTGRES = 150_000
@@ -29,11 +32,13 @@ class Finding:
 
 
 def doctor(as_json: output.AsJson = False) -> None:
-    """Check settings, connections and versions, and count broken invariants. Exit code 1 if anything is wrong."""
+    """Check settings, servers and schedulers, and count broken invariants. Exit code 1 if anything is wrong."""
     findings = [
         _look(what, look) for what, look in (("settings", _settings), ("redis", _redis), ("postgres", _postgres))
     ]
-    if findings[-1].ok:
+    if findings[1].ok:
+        findings.append(_look("schedulers", _schedulers))
+    if findings[2].ok:
         findings += [_look("migrations", _migrations), *_invariants()]
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
@@ -64,6 +69,15 @@ def _postgres() -> str:
     if info.server_version < _OLDEST_POSTGRES:
         raise IncompatibleServer(f"PostgreSQL {info.parameter_status('server_version')}: FlowForge needs 15 or newer")
     return f"PostgreSQL {info.parameter_status('server_version')}"
+
+
+def _schedulers() -> str:
+    settings = Settings.from_env()
+    turns = Turns(connect_redis(settings), settings.namespace).last([PUBLISH, *(job.name for job in JOBS)])
+    if late := {turn.duty: turn.age for turn in turns if turn.late and turn.age}:
+        raise TurnsMissed(late)
+    seen = sum(turn.age is not None for turn in turns)
+    return f"{seen} of {len(turns)} duties seen, none late" if seen else "none has taken a turn yet"
 
 
 def _migrations() -> str:

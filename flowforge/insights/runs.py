@@ -72,8 +72,10 @@ def list_runs(
 ) -> list[RunSummary]:
     """Return the latest runs first, of a workflow or in a state if one is named."""
     query = _detailed(organization).order_by(WorkflowRun.created_at.desc()).limit(limit)
-    query = query.where(WorkflowRun.workflow.in_(_versions(organization, workflow))) if workflow else query
-    return _summaries(query.where(WorkflowRun.state == state) if state else query)
+    if state:
+        query = query.where(WorkflowRun.state == state)
+        return _summaries(query.where(Workflow.name == workflow) if workflow else query)
+    return _summaries(query.where(WorkflowRun.id.in_(_recent(organization, workflow, limit))) if workflow else query)
 
 
 def task_summaries(organization: UUID, run_id: UUID) -> list[TaskSummary]:
@@ -115,9 +117,22 @@ def _runs(organization: UUID, *columns: Any) -> Any:
     return WorkflowRun.select(*columns).where(WorkflowRun.organization == organization)
 
 
-def _versions(organization: UUID, name: str) -> list[UUID]:
-    """Return the ids of a workflow's versions, so that their runs are found by idx_wfrun_wf_recent."""
-    query: Any = Workflow.select(Workflow.id).where((Workflow.organization == organization) & (Workflow.name == name))
+def _recent(organization: UUID, workflow: str, limit: int) -> list[UUID]:
+    """Return the last runs of each of a workflow's versions, and of them the last: all of them are never sorted."""
+    last: Any = (
+        WorkflowRun.select(WorkflowRun.id, WorkflowRun.created_at)
+        .where(WorkflowRun.workflow == Workflow.id)
+        .order_by(WorkflowRun.created_at.desc())
+        .limit(limit)
+        .alias("last")
+    )
+    query: Any = (
+        Workflow.select(last.c.id)
+        .join(last, JOIN.LATERAL, on=True)
+        .where((Workflow.organization == organization) & (Workflow.name == workflow))
+        .order_by(last.c.created_at.desc())
+        .limit(limit)
+    )
     return [row[0] for row in query.tuples()]
 
 

@@ -42,6 +42,7 @@ class Task(Row):
     retry_factor = DoubleField(default=2.0)
     retry_max_delay = IntervalField()
     timeout = IntervalField()
+    start_by = IntervalField(null=True)
     created_at = clocked()
 
     class Meta:

@@ -21,6 +21,7 @@ class WorkflowRun(Row):
     tasks_remaining = IntegerField()
     tasks_failed = IntegerField(default=0)
     cancel_requested_at = TimestampField(null=True)
+    deadline = TimestampField(null=True)
     created_at = clocked()
     started_at = TimestampField(null=True)
     finished_at = TimestampField(null=True)

@@ -89,6 +89,8 @@ class OutboxMessage(Row):
     fencing_token_snapshot = BigIntegerField()
     attempt_snapshot = IntegerField()
     available_at = clocked()
+    held = BooleanField(default=False)
+    start_by = TimestampField(null=True)
     published_at = TimestampField(null=True)
     created_at = clocked()
 

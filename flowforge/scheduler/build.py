@@ -11,6 +11,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from flowforge import db, migrations
 from flowforge.broker import Runway, check_server, connect_redis
+from flowforge.monitor import Turns
 from flowforge.scheduler.duties import JOBS, Post, take_turn
 from flowforge.scheduler.publishing import PublishingLoop
 
@@ -50,9 +51,9 @@ def build(settings: Settings) -> Scheduler:
     migrations.check(database)
     redis = connect_redis(settings)
     check_server(redis)
-    runway = Runway(redis, settings.namespace)
+    runway, turns = Runway(redis, settings.namespace), Turns(redis, settings.namespace)
     duties = BackgroundScheduler(job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1})
     for job in JOBS:
-        turn = functools.partial(take_turn, job.duty, Post(database, runway))
-        duties.add_job(turn, "interval", seconds=job.every, id=job.duty.__name__)
-    return Scheduler(duties, PublishingLoop(database, runway, limit=settings.runway))
+        turn = functools.partial(take_turn, job, Post(database, runway), turns)
+        duties.add_job(turn, "interval", seconds=job.every, id=job.name)
+    return Scheduler(duties, PublishingLoop(database, runway, turns, limit=settings.runway))

@@ -1,7 +1,7 @@
 """
 The duties: plain functions that do one batch, are safe to run twice, and return how many rows they changed.
 
-JOBS is the one table that says which is run how often.
+JOBS is the one table that says which is run how often, and how long one of its statements may take.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import redis
+from psycopg2.errors import QueryCanceled
 
 from flowforge import outbox, transitions
 from flowforge.db import GONE
-from flowforge.models import IdempotencyKey
-from flowforge.models.base import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flowforge.broker import Runway
     from flowforge.db import Database
+    from flowforge.monitor import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,16 @@ class Post(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A duty and the seconds between its turns."""
+    """A duty, the seconds between its turns, and the seconds that one statement of it may take."""
 
     duty: Callable[[Post], int]
     every: float
+    limit: float
+
+    @property
+    def name(self) -> str:
+        """The duty's name, in the log and for those who watch."""
+        return self.duty.__name__
 
 
 def expire_leases(post: Post) -> int:
@@ -60,22 +66,29 @@ def recover_dispatches(post: Post) -> int:
     return count
 
 
-def prune_idempotency_keys(post: Post) -> int:  # noqa: ARG001 - Peewee knows its database
+def forget_idempotency_keys(post: Post) -> int:
     """Forget idempotency keys that no longer stand for their run."""
-    expired = IdempotencyKey.select(IdempotencyKey.id).where(IdempotencyKey.expires_at < clock()).limit(_KEYS)
-    return int(IdempotencyKey.delete().where(IdempotencyKey.id.in_(expired)).execute())
+    return post.database.perform(transitions.forget, limit=_KEYS)
 
 
-def take_turn(duty: Callable[[Post], int], post: Post) -> None:
-    """Take a duty's turn; while a server is away that is one line in the log, and the next turn tries again."""
+def take_turn(job: Job, post: Post, turns: Turns) -> None:
+    """
+    Take a duty's turn, and tell it to those who watch.
+
+    While a server is away, or a statement takes too long, that is one line in the log, and the next turn tries again.
+    """
     try:
-        duty(post)
+        with post.database.limited(job.limit):
+            job.duty(post)
+        turns.tell(job.name, job.every)
+    except QueryCanceled:
+        logger.warning("duty.too_slow duty=%s limit=%g", job.name, job.limit)
     except (*GONE, redis.RedisError) as error:
-        logger.warning("duty.server_away duty=%s error=%s", duty.__name__, str(error).strip())
+        logger.warning("duty.server_away duty=%s error=%s", job.name, str(error).strip())
 
 
 JOBS = (
-    Job(expire_leases, every=0.25),
-    Job(recover_dispatches, every=2),
-    Job(prune_idempotency_keys, every=10),
+    Job(expire_leases, every=0.25, limit=10),
+    Job(recover_dispatches, every=2, limit=10),
+    Job(forget_idempotency_keys, every=10, limit=30),
 )

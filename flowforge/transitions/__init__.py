@@ -10,7 +10,7 @@ from __future__ import annotations
 from flowforge.transitions.dispatch import Dispatch, Mark, defer, resend, take
 from flowforge.transitions.ending import Ending, Outcome, finish, skip
 from flowforge.transitions.leases import Claim, Late, Release, claim, expire, guard, hand_back, renew, retry
-from flowforge.transitions.starting import NewRun, Reservation, reserve, start_run
+from flowforge.transitions.starting import NewRun, Reservation, forget, reserve, start_run
 
 __all__ = [
     "Claim",
@@ -26,6 +26,7 @@ __all__ = [
     "defer",
     "expire",
     "finish",
+    "forget",
     "guard",
     "hand_back",
     "renew",

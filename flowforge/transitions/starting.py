@@ -1,4 +1,4 @@
-"""start_run and reserve: the first verbs of a run's life."""
+"""start_run, reserve and forget: the first verbs of a run's life, and the promises that equal requests are one run."""
 
 from __future__ import annotations
 
@@ -74,3 +74,8 @@ def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str
     }
     rows = fetch(connection, _SQL["reserve"], parameters) or fetch(connection, _SQL["reserved"], parameters)
     return (rows[0].workflow_run_id, rows[0].fingerprint) if rows else None
+
+
+def forget(connection: Connection, *, limit: int) -> int:
+    """Delete idempotency keys that no longer stand for their run. Return how many those were."""
+    return len(fetch(connection, _SQL["forget"], {"limit": limit}))

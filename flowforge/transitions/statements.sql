@@ -5,7 +5,7 @@
 --
 -- Lock order, the same for all: run rows by id, then task rows by id, then outbox rows; each in a MATERIALIZED CTE on
 -- which the next depends, because data-modifying CTEs run in no promised order. Only `for no key update`: `for update`
--- would block on the foreign keys of concurrent inserts. renew, expire, take and resend skip locked rows.
+-- would block on the foreign keys of concurrent inserts. renew, expire, take, resend and forget skip locked rows.
 --
 -- Only values on locked rows decide: after a wait the locked row is fresh, while other tables and subqueries still show
 -- the snapshot from before it. And rows are reached by primary key alone, with state and token tested on the locked row:
@@ -448,7 +448,8 @@ with unhurried as materialized (
     select o.id
       from flowforge.outbox_message o
      where (select count(*) from unhurried) = 1
-       and o.routing_key = %(queue)s and o.published_at is null and o.available_at <= (select flowforge.clock())
+       and o.routing_key = %(queue)s and o.published_at is null and not o.held
+       and o.available_at <= (select flowforge.clock())
        and (o.priority, o.available_at) >= (cast(%(priority)s as smallint), %(available_at)s::timestamptz)
      order by o.priority, o.available_at
      limit %(limit)s
@@ -500,6 +501,21 @@ select k.workflow_run_id, k.fingerprint
   from flowforge.idempotency_key k
  where k.organization_id = %(organization)s::uuid and k.key = %(key)s
    and (k.user_id = %(user)s or k.user_id is null and %(user)s::text is null);
+
+
+-- name: forget
+-- idempotency keys: expired -> –
+with expired as materialized (
+    select k.id
+      from flowforge.idempotency_key k
+     where k.expires_at < (select flowforge.clock())
+     order by k.expires_at
+     limit %(limit)s
+       for no key update skip locked
+)
+delete from flowforge.idempotency_key k
+ where k.id = any(array(select id from expired))
+returning k.id;
 
 
 -- name: guard

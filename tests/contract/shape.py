@@ -11,7 +11,7 @@ from flowforge.db import load_statements
 STATEMENTS = load_statements("flowforge.transitions")
 
 #: The order in which every verb locks.
-LOCK_ORDER = ("workflow_run", "task_run", "outbox_message")
+LOCK_ORDER = ("workflow_run", "task_run", "outbox_message", "idempotency_key")
 
 _HEAD = re.compile(r"\b(\w+) as (materialized )?\(")
 _LOCK = re.compile(r"from flowforge\.(\w+) (\w+)\b.*\bfor no key update\b", re.DOTALL)

@@ -11,7 +11,6 @@ from peewee import fn
 
 from flowforge import db, insights, models, transitions
 from flowforge.models import Task, TaskRun, Workflow, WorkflowRun, WorkflowRunEvent
-from flowforge.scheduler import duties
 from flowforge.transitions import Mark, NewRun, Reservation
 from tests.contract import catalogue
 from tests.contract.conftest import another_database
@@ -64,7 +63,7 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     "task_dependency_pkey": start,
     "idx_dependency_downstream": start,
     "idx_deployment_workflow": lambda c: insights.current_version(ORGANIZATION, c.chain.name),
-    "idx_wfrun_wf_recent": lambda c: list(c.run.workflow.runs.order_by(WorkflowRun.created_at.desc()).limit(50)),
+    "idx_wfrun_wf_recent": lambda _: insights.list_runs(ORGANIZATION, workflow="crowd-50"),
     "idx_wfrun_org_recent": lambda _: insights.list_runs(ORGANIZATION),
     "idx_wfrun_state_age": lambda _: insights.list_runs(ORGANIZATION, state="pending"),
     "idx_wfrun_parent": lambda c: referring(WorkflowRun.parent_task_run, c.wide),
@@ -82,7 +81,7 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     "idx_wfrun_event_run_created": lambda c: list(c.run.events.order_by(WorkflowRunEvent.created_at)),
     "idx_event_taskrun_created": lambda c: insights.task_events(ORGANIZATION, c.run.id),
     "uniq_idempotency_organization_user_key": reserve,
-    "idx_idempotency_expiry": lambda c: duties.prune_idempotency_keys(duties.Post(c.database, None)),  # type: ignore[arg-type]
+    "idx_idempotency_expiry": lambda c: c.database.perform(transitions.forget, limit=10),
 }
 
 #: Constraints that no read relies upon: what they make certain, which no other index could.

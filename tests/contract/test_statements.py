@@ -40,6 +40,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "resend": {"ids": [], "published": []},
     "reserve": {"workflow": _ID, "user": None, "key": "k", "fingerprint": "0" * 64, "run": _ID, "ttl": _SOON},
     "reserved": {"organization": _ID, "user": None, "key": "k"},
+    "forget": {"limit": 1},
     "guard": {"id": _ID, "token": 1},
 }  # fmt: skip
 
@@ -54,6 +55,7 @@ ALLOWED = {
     ("db.py", "begin"): "transaction control around several verbs",
     ("db.py", "commit"): "transaction control around several verbs",
     ("db.py", "rollback"): "transaction control around several verbs",
+    ("db.py", "set local statement_timeout = %s"): "how long a statement of this transaction may take",
     ("migrations/__init__.py", "create schema if not exists "): "the migration runner's table comes before any schema",
     (
         "migrations/__init__.py",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from flowforge.monitor import Turns
 from tests.e2e import workflows
 from tests.e2e.conftest import ROOT, Fleet, owner_pid
 from tests.support import wait_for
@@ -20,8 +21,11 @@ from tests.support import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from redis import Redis
+
     from flowforge.db import Database
     from flowforge.embedded.servers import PostgresServer
+    from flowforge.settings import Settings
 
 
 def flowforge(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -146,6 +150,35 @@ def test_a_doctor_counts_what_must_never_be(environment: dict[str, str], databas
     assert broken == {"ready task runs without exactly one dispatch at their token": "1"}
     assert answer.returncode == 1
     database.execute_sql("delete from flowforge.workflow_run")
+
+
+def test_a_doctor_sees_that_no_scheduler_does_its_duties_any_more(
+    environment: dict[str, str], redis: Redis, settings: Settings
+) -> None:
+    turns = Turns(redis, settings.namespace)
+    turns.tell("expire_leases", every=-1)
+
+    answer = flowforge(environment, "doctor", "--json")
+
+    broken = {finding["what"]: finding["note"] for finding in json.loads(answer.stdout) if not finding["ok"]}
+    assert list(broken) == ["schedulers"]
+    assert "expire_leases was last done" in broken["schedulers"]
+    assert "start a scheduler" in broken["schedulers"]
+    assert answer.returncode == 1
+
+
+def test_a_doctor_sees_a_scheduler_that_is_stopped(fleet: Fleet, environment: dict[str, str]) -> None:
+    scheduler = fleet.scheduler()
+
+    def seen() -> str:
+        findings = json.loads(flowforge(environment, "doctor", "--json").stdout)
+        return next(str(one["note"]) for one in findings if one["what"] == "schedulers")
+
+    wait_for(lambda: seen() == "4 of 4 duties seen, none late", seconds=40)
+    scheduler.send_signal(signal.SIGSTOP)
+    wait_for(lambda: "publish was last done" in seen(), seconds=40)
+    scheduler.send_signal(signal.SIGCONT)
+    wait_for(lambda: "none late" in seen(), seconds=40)
 
 
 @pytest.fixture

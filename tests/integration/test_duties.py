@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psycopg2
 import pytest
 from peewee import SQL
 
 from flowforge import models, outbox, transitions
-from flowforge.broker import Runway
+from flowforge.broker import Runway, connect_redis
+from flowforge.db import begun, fetch
 from flowforge.errors import SchemaMismatch, SettingsError
 from flowforge.models import DEFAULT_ORGANIZATION
+from flowforge.monitor import Turn, Turns
 from flowforge.outbox import Publisher
 from flowforge.scheduler import build, duties, publishing
-from flowforge.scheduler.duties import JOBS, Post, expire_leases, prune_idempotency_keys, recover_dispatches
+from flowforge.scheduler.duties import (
+    JOBS,
+    Job,
+    Post,
+    expire_leases,
+    forget_idempotency_keys,
+    recover_dispatches,
+    take_turn,
+)
 from flowforge.scheduler.publishing import PublishingLoop
 from flowforge.settings import Settings
+from flowforge.transitions import leases
 from tests import factories
 from tests.conftest import administer, database_on
 from tests.e2e.conftest import Fleet
@@ -40,6 +54,12 @@ if TYPE_CHECKING:
 def post(database: Database, redis: redis_client.Redis, settings: Settings) -> Post:
     """What a duty may use."""
     return Post(database, Runway(redis, settings.namespace))
+
+
+@pytest.fixture
+def turns(redis: redis_client.Redis, settings: Settings) -> Turns:
+    """What those who watch are told."""
+    return Turns(redis, settings.namespace)
 
 
 # expire_leases
@@ -89,7 +109,7 @@ def test_dispatches_that_redis_lost_are_due_again_once(
     assert "outbox.recovered dispatches=2" in caplog.text
 
 
-# prune_idempotency_keys
+# forget_idempotency_keys
 
 
 def reserve(database: Database, key: str, ttl: float) -> None:
@@ -105,7 +125,7 @@ def test_keys_that_no_longer_stand_are_forgotten(database: Database, post: Post)
     over: Any = {models.IdempotencyKey.expires_at: SQL("flowforge.clock() - interval '1 ms'")}
     models.IdempotencyKey.update(over).where(models.IdempotencyKey.key.startswith("old")).execute()
 
-    assert [prune_idempotency_keys(post), prune_idempotency_keys(post)] == [2, 0]
+    assert [forget_idempotency_keys(post), forget_idempotency_keys(post)] == [2, 0]
 
     assert [row.key for row in models.IdempotencyKey.select()] == ["valid"]
 
@@ -113,7 +133,7 @@ def test_keys_that_no_longer_stand_are_forgotten(database: Database, post: Post)
 # All of them
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.duty.__name__)
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_a_duty_without_work_changes_nothing(database: Database, post: Post, job: duties.Job) -> None:
     factories.claim(database, factories.start_single(database))
     before = situation.picture()
@@ -122,6 +142,106 @@ def test_a_duty_without_work_changes_nothing(database: Database, post: Post, job
 
     assert situation.changed_since(before) == set()
     assert post.runway.wait(0.01) == []
+
+
+# take_turn
+
+
+def ages(turns: Turns, *jobs: Job) -> list[float | None]:
+    """Return the ages of the last good turns."""
+    return [turn.age for turn in turns.last([job.name for job in jobs])]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_turn_is_told_to_those_who_watch(post: Post, turns: Turns, job: Job) -> None:
+    assert ages(turns, job) == [None]
+
+    take_turn(job, post, turns)
+
+    (age,) = ages(turns, job)
+    assert age is not None
+    assert 0 <= age < 5
+
+
+def test_a_statement_that_takes_too_long_ends_the_turn_and_not_the_scheduler(
+    database: Database, post: Post, turns: Turns, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (row,) = late(database, 1)
+    job = Job(expire_leases, every=0.25, limit=0.2)
+
+    with closing(psycopg2.connect(database_url)) as other, other.cursor() as cursor:
+        cursor.execute("lock table flowforge.task_run in access exclusive mode")
+        take_turn(job, post, turns)
+
+        assert "duty.too_slow duty=expire_leases limit=0.2" in caplog.text
+        assert ages(turns, job) == [None]
+
+    take_turn(job, post, turns)
+    assert factories.reload(row).state == "ready"
+    assert ages(turns, job) != [None]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_every_statement_of_a_duty_is_limited(post: Post, turns: Turns, database_url: str, job: Job) -> None:
+    with closing(psycopg2.connect(database_url)) as other, other.cursor() as cursor:
+        for table in ("task_run", "outbox_message", "idempotency_key"):
+            cursor.execute(f"lock table flowforge.{table} in access exclusive mode")
+        take_turn(job._replace(limit=0.1), post, turns)
+
+    assert ages(turns, job) == [None]
+
+
+def test_a_limit_ends_with_its_turn(database: Database, post: Post, turns: Turns) -> None:
+    take_turn(JOBS[0], post, turns)
+
+    (row,) = fetch(database.raw(), "select current_setting('statement_timeout') as now", {})
+    assert row.now == "0"
+
+
+def test_the_last_word_of_a_lease_is_limited_too(
+    database: Database, post: Post, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, real_finish = list[str](), leases.finish
+
+    def finish(connection: Any, *args: Any, **options: Any) -> Any:
+        with begun(connection):
+            limits.append(fetch(connection, "select current_setting('statement_timeout') as now", {})[0].now)
+            return real_finish(connection, *args, **options)
+
+    monkeypatch.setattr(leases, "finish", finish)
+    late(database, 1)
+
+    take_turn(JOBS[0]._replace(limit=7), post, turns)
+
+    assert limits == ["7s"]
+
+
+def test_a_turn_without_redis_is_told_to_nobody_and_tried_again(
+    post: Post, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = connect_redis(replace(settings, redis_url="redis://127.0.0.1:1/0"))
+
+    take_turn(JOBS[0], post, Turns(nowhere, settings.namespace))
+
+    assert "duty.server_away duty=expire_leases" in caplog.text
+
+
+# Turns
+
+
+def test_a_duty_is_late_when_two_turns_were_missed() -> None:
+    late = {age: Turn("recover", every=2.0, age=age).late for age in (None, 0.0, 5.0, 5.1)}
+
+    assert late == {None: False, 0.0: False, 5.0: False, 5.1: True}
+
+
+def test_turns_that_follow_at_once_are_told_now_and_then(redis: redis_client.Redis, turns: Turns) -> None:
+    turns.tell("publish", 0.25)
+    redis.delete(turns._key)
+
+    turns.tell("publish", 0.25)
+
+    assert turns.last(["publish"]) == [Turn("publish", 0.0, None)]
 
 
 # build
@@ -140,9 +260,9 @@ def test_every_duty_of_the_table_is_built_with_its_interval(settings: Settings) 
 
     jobs = {job.id: job for job in scheduler.duties.get_jobs()}
     assert {name: job.trigger.interval for name, job in jobs.items()} == {
-        job.duty.__name__: timedelta(seconds=job.every) for job in JOBS
+        job.name: timedelta(seconds=job.every) for job in JOBS
     }
-    assert [jobs[job.duty.__name__].func.args[0] for job in JOBS] == [job.duty for job in JOBS]
+    assert [jobs[job.name].func.args[0] for job in JOBS] == list(JOBS)
     assert scheduler.duties._job_defaults == {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
 
 
@@ -160,10 +280,10 @@ def test_a_scheduler_needs_both_servers(settings: Settings) -> None:
 
 
 @pytest.fixture
-def publisher(post: Post, monkeypatch: pytest.MonkeyPatch) -> PublishingLoop:
+def publisher(post: Post, turns: Turns, monkeypatch: pytest.MonkeyPatch) -> PublishingLoop:
     """A publishing loop that would wait for long."""
     monkeypatch.setattr(publishing, "_IDLE", 30)
-    return PublishingLoop(post.database, post.runway, limit=2)
+    return PublishingLoop(post.database, post.runway, turns, limit=2)
 
 
 @pytest.fixture
@@ -175,13 +295,16 @@ def _at_once() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_at_once")
-def test_a_turn_publishes_and_ends_at_a_wake(database: Database, post: Post, publisher: PublishingLoop) -> None:
+def test_a_turn_publishes_and_ends_at_a_wake(
+    database: Database, post: Post, turns: Turns, publisher: PublishingLoop
+) -> None:
     factories.start_single(database)
     post.runway.wake()
 
     publisher.turn()
 
     assert (post.runway.length("default"), post.runway.wait(0.01)) == (1, [])
+    assert turns.last(["publish"])[0].age is not None
 
 
 @pytest.mark.usefixtures("_at_once")

@@ -99,6 +99,14 @@ def test_what_is_due_in_the_future_stays(database: Database) -> None:
     assert take(database) == [now]
 
 
+def test_what_is_held_stays_until_it_is_released(database: Database) -> None:
+    held, free = owe(database, 2)
+    for hold, taken in ((True, [free]), (False, [held])):
+        models.OutboxMessage.update(held=hold).where(models.OutboxMessage.task_run == held).execute()
+
+        assert take(database) == taken
+
+
 def test_a_queue_gives_only_its_own(database: Database) -> None:
     cpu, _ = owe(database, 1, queue="cpu"), owe(database, 1)
 
