@@ -4,7 +4,7 @@ BIN     := $(VENV)/bin
 DIR     ?=
 MODULES ?= etl
 
-.PHONY: help setup demo test check bench dev clean
+.PHONY: help setup demo test soak check bench dev wheels clean
 
 help:  ## Say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,18 +22,25 @@ demo: setup  ## Survey a source tree with workers, one of them killed (DIR=… f
 test: setup  ## Run the tests on real servers of their own
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+soak: setup  ## Run the tests that take long by their nature
+	$(BIN)/python -m pytest -m soak
+
 check: setup  ## Check style, types, import contracts, migrations = schema.sql, and docs
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/contract/test_schema.py tests/contract/test_typing.py tests/contract/test_data_model_docs.py
+	$(BIN)/python -m pytest -q tests/contract/test_schema.py tests/contract/test_typing.py tests/contract/test_data_model_docs.py \
+		tests/contract/test_docs.py
 
 bench: setup  ## Measure what docs/performance.md says
 	$(BIN)/python -m benchmarks
 
 dev: setup  ## Run the Procfile on servers of its own, for MODULES (examples/etl); Ctrl-C ends everything
 	PYTHONPATH=examples $(BIN)/python -m flowforge dev $(MODULES)
+
+wheels: setup  ## Prove that all that users install has wheels, for each Python and platform
+	$(BIN)/python tools/wheels.py
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

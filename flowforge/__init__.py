@@ -6,9 +6,10 @@ Write plain functions, start them in your own transaction, let Dramatiq workers 
 
 from __future__ import annotations
 
-from flowforge.client import Run, Workflow, configure, deploy
+from flowforge.client import Move, Prepared, Run, Workflow, configure, deploy, move
 from flowforge.errors import (
     AttemptTimeout,
+    CannotMove,
     DatabaseUnreachable,
     DefinitionError,
     FlowForgeError,
@@ -18,6 +19,7 @@ from flowforge.errors import (
     LeaseLost,
     NonRetryable,
     NotFinished,
+    OptionError,
     ParameterError,
     RunNotCommitted,
     SchemaMismatch,
@@ -25,25 +27,33 @@ from flowforge.errors import (
     Skip,
     TaskFailed,
     UnknownWorkflow,
+    UnreadableValue,
     UnstorableValue,
+    UnsupportedPlatform,
     WaitTimeout,
 )
+from flowforge.insights import Event, TaskSummary
 from flowforge.settings import Settings
 from flowforge.workflow import Context, Retry, Task
 
 __all__ = [
     "AttemptTimeout",
+    "CannotMove",
     "Context",
     "DatabaseUnreachable",
     "DefinitionError",
+    "Event",
     "FlowForgeError",
     "ForeignBroker",
     "IdempotencyConflict",
     "IncompatibleServer",
     "LeaseLost",
+    "Move",
     "NonRetryable",
     "NotFinished",
+    "OptionError",
     "ParameterError",
+    "Prepared",
     "Retry",
     "Run",
     "RunNotCommitted",
@@ -53,10 +63,14 @@ __all__ = [
     "Skip",
     "Task",
     "TaskFailed",
+    "TaskSummary",
     "UnknownWorkflow",
+    "UnreadableValue",
     "UnstorableValue",
+    "UnsupportedPlatform",
     "WaitTimeout",
     "Workflow",
     "configure",
     "deploy",
+    "move",
 ]

@@ -7,10 +7,11 @@ Expected outcomes are values, not exceptions: a verb that a row refuses returns 
 from __future__ import annotations
 
 import difflib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
 
@@ -73,8 +74,19 @@ class IncompatibleServer(FlowForgeError):  # noqa: N818
     """A server lacks what FlowForge needs: upgrade it to the named version."""
 
 
+class UnsupportedPlatform(FlowForgeError):  # noqa: N818
+    """The processes and the embedded servers need POSIX signals and process groups: on Windows, run them in WSL 2."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} cannot run on Windows itself (sys.platform={sys.platform!r}): "
+            "run it inside WSL 2, see https://learn.microsoft.com/windows/wsl/install"
+        )
+        self.what = what
+
+
 class SchemaMismatch(FlowForgeError):  # noqa: N818
-    """The database is not at this release's migration: run `flowforge migrate`."""
+    """The database lacks a migration of this release, or needs a newer release: migrate, or deploy that release."""
 
 
 class TurnsMissed(FlowForgeError):  # noqa: N818
@@ -84,6 +96,10 @@ class TurnsMissed(FlowForgeError):  # noqa: N818
         told = ", ".join(f"{duty} was last done {age:.0f} s ago" for duty, age in ages.items())
         super().__init__(f"{told}: start a scheduler, or read in its log what keeps it")
         self.ages = ages
+
+
+class CannotMove(FlowForgeError):  # noqa: N818
+    """The run cannot go on by that version now; nothing was changed."""
 
 
 class RunNotCommitted(FlowForgeError):  # noqa: N818
@@ -120,13 +136,17 @@ class WaitTimeout(FlowForgeError, TimeoutError):  # noqa: N818
 
 
 class IdempotencyConflict(FlowForgeError):  # noqa: N818
-    """The idempotency key was used before with another workflow or other parameters: choose another key."""
+    """
+    The idempotency key stands for a run of another workflow, or with other parameters: choose another key.
 
-    def __init__(self, key: str, run_id: UUID) -> None:
-        super().__init__(
-            f"idempotency_key {key!r} already stands for run {run_id}, which has another workflow or other parameters"
-        )
-        self.key, self.run_id = key, run_id
+    `differs` names those parameters, or the workflow; it is empty when that run is gone. Values, which may be secret,
+    are not told.
+    """
+
+    def __init__(self, key: str, run_id: UUID, differs: Sequence[str] = ()) -> None:
+        what = f"which differs in {', '.join(differs)}" if differs else "which had another workflow or other parameters"
+        super().__init__(f"idempotency_key {key!r} already stands for run {run_id}, {what}: choose another key")
+        self.key, self.run_id, self.differs = key, run_id, tuple(differs)
 
 
 class LeaseLost(FlowForgeError):  # noqa: N818
@@ -151,6 +171,12 @@ class UnreadableValue(NonRetryable):
 
 class Skip(FlowForgeError):  # noqa: N818
     """Raise it in a task to end the task as skipped: there was nothing to do."""
+
+
+def refuse_windows(what: str) -> None:
+    """Raise `UnsupportedPlatform` on Windows, before `what` fails there in a way that names no remedy."""
+    if sys.platform == "win32":
+        raise UnsupportedPlatform(what)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -17,6 +17,8 @@ from flowforge.transitions import Mark
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
     from flowforge.broker import Runway
     from flowforge.db import Database
 
@@ -75,18 +77,18 @@ class Publisher:
             return 0
         low_water = self._low_water[queue]
         start = low_water.start()
-        published, low_water.mark = self._hand_over(queue, room, start)
+        published, low_water.mark = self._database.perform(self._hand_over, queue, room, start)
         if published < room and start != Mark():
             # Nothing left above the mark: what is due below it is found now, not at the next full scan.
             low_water.mark = Mark()
-            again, low_water.mark = self._hand_over(queue, room - published, Mark())
+            again, low_water.mark = self._database.perform(self._hand_over, queue, room - published, Mark())
             published += again
         self.backlog |= published == room
         return published
 
-    def _hand_over(self, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
+    def _hand_over(self, connection: Connection, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
         """Take, push and commit: a push that fails leaves all rows due, a commit that fails sends a harmless double."""
-        with begun(self._database.raw()) as connection:
+        with begun(connection):
             dispatches, mark = transitions.take(connection, queue, limit=limit, after=after)
             if dispatches:
                 self._runway.push(queue, [dispatch.encode() for dispatch in dispatches])

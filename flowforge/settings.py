@@ -21,12 +21,6 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.replace(",", " ").split() if word)
 
 
-def _switch(text: str) -> bool:
-    if text.lower() not in {"on", "off"}:
-        raise ValueError(text)
-    return text.lower() == "on"
-
-
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         if not 0 < (value := kind(text)) < math.inf:
@@ -61,8 +55,8 @@ class Settings:
     threads: int = field(default=8, metadata={"env": "FLOWFORGE_THREADS", "parse": _positive(int)})
     #: Dispatches of one queue that may wait in Redis.
     runway: int = field(default=256, metadata={"env": "FLOWFORGE_RUNWAY", "parse": _positive(int)})
-    #: Whether statements are prepared; `off` where a pooler gives every transaction another session.
-    prepare: bool = field(default=True, metadata={"env": "FLOWFORGE_PREPARE", "parse": _switch, "must": "be on or off"})
+    #: Bytes of JSON that a run's parameters, or a task's result, may have.
+    value_limit: int = field(default=1_048_576, metadata={"env": "FLOWFORGE_VALUE_LIMIT", "parse": _positive(int)})
     #: Seconds for which an idempotency key stands for its run.
     idempotency_ttl: float = field(
         default=86400.0, metadata={"env": "FLOWFORGE_IDEMPOTENCY_TTL", "parse": _positive(float)}
@@ -95,7 +89,7 @@ def _read(metadata: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
     try:
         return parse(environ[name])
     except ValueError:
-        raise SettingsError(name, environ[name], f"it must {metadata.get('must', 'be a positive number')}") from None
+        raise SettingsError(name, environ[name], "it must be a positive number") from None
 
 
 _ENV = {f.name: f.metadata["env"] for f in fields(Settings)}

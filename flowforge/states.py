@@ -58,6 +58,7 @@ class RunEvent(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    MOVED = "moved"
 
 
 class TaskEvent(StrEnum):
@@ -75,6 +76,7 @@ class TaskEvent(StrEnum):
     DEFERRED = "deferred"
     EXPIRED = "expired"
     REFUSED = "refused"
+    MOVED = "moved"
 
 
 RUN_TERMINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg2
@@ -18,12 +22,26 @@ if TYPE_CHECKING:
 
 _numbers = count(1)
 _TEMPLATE = "flowforge_template"
+#: Directory of the programs of another PostgreSQL to test with.
+_POSTGRES = os.environ.get("FLOWFORGE_TEST_POSTGRES")
+#: Command that migrates DATABASE_URL as a later release does, to test this one on it: see tests/previous.py.
+_MIGRATE = os.environ.get("FLOWFORGE_TEST_MIGRATE")
+
+
+class TestedPostgres(PostgresServer):
+    """The embedded PostgreSQL, or the one that FLOWFORGE_TEST_POSTGRES names."""
+
+    __test__ = False
+
+    def binaries(self) -> Path:
+        """Return the directory of its programs."""
+        return Path(_POSTGRES) if _POSTGRES else super().binaries()
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One PostgreSQL 18, without durability: these tests never cut its power."""
-    with PostgresServer(options={"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}) as server:
+    """One PostgreSQL, without durability: these tests never cut its power."""
+    with TestedPostgres(options={"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}) as server:
         yield server
 
 
@@ -52,7 +70,11 @@ def administer(server: PostgresServer, statement: str) -> None:
 def template(postgres: PostgresServer) -> str:
     """A migrated database to clone."""
     administer(postgres, f"create database {_TEMPLATE}")
-    database = db.open_database(Settings(database_url=database_on(postgres, _TEMPLATE)))
+    url = database_on(postgres, _TEMPLATE)
+    if _MIGRATE:
+        subprocess.run(shlex.split(_MIGRATE), env={**os.environ, "DATABASE_URL": url}, check=True)
+        return _TEMPLATE
+    database = db.open_database(Settings(database_url=url))
     migrations.migrate(database)
     database.close()
     return _TEMPLATE

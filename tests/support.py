@@ -32,6 +32,7 @@ class Racer(threading.Thread):
         self.connection = psycopg2.connect(url)
         self.pid = self.connection.info.backend_pid
         self._call, self._go, self._called = call, threading.Event(), threading.Event()
+        self._end: Callable[[], None] = self.connection.commit
         self.answer: Any = None
         self.error: BaseException | None = None
 
@@ -41,7 +42,7 @@ class Racer(threading.Thread):
             self.answer = self._call(self.connection)
             self._called.set()
             self._go.wait(30)
-            self.connection.commit()
+            self._end()
         except BaseException as error:  # noqa: BLE001 - handed to the test
             self.error = error
         finally:
@@ -52,6 +53,11 @@ class Racer(threading.Thread):
         """Wait until the call is done and its locks are held, before its commit."""
         assert self._called.wait(30)
         return self
+
+    def roll_back(self) -> None:
+        """Let the transaction roll back instead of committing."""
+        self._end = self.connection.rollback
+        self.commit()
 
     def commit(self) -> Any:
         """Let the transaction commit; return the call's answer."""

@@ -14,6 +14,7 @@ from flowforge.actors.intake import Intake
 from flowforge.actors.registry import Registry, load
 from flowforge.actors.runtime import Runtime
 from flowforge.broker import DISPATCH, Broker, check_server, connect_redis
+from flowforge.errors import refuse_windows
 
 if TYPE_CHECKING:
     from flowforge.settings import Settings
@@ -76,16 +77,24 @@ def boot(settings: Settings) -> tuple[Broker, EngineMiddleware]:
     """
     Make FlowForge's broker Dramatiq's, and import the user's modules on it.
 
-    Raises `SettingsError`, `IncompatibleServer`, `SchemaMismatch`, `ForeignBroker`, or whatever an import raises.
+    Raises `UnsupportedPlatform`, `SettingsError`, `IncompatibleServer`, `SchemaMismatch`, `ForeignBroker`, or
+    whatever an import raises.
     """
+    refuse_windows("a worker")
     settings.require("database_url", "redis_url", "modules")
     migrations.check(client.configure(settings).database)
+    broker, engine = wire(settings)
+    dramatiq.set_broker(broker)
+    engine.registry = load(settings.modules, broker)
+    return broker, engine
+
+
+def wire(settings: Settings) -> tuple[Broker, EngineMiddleware]:
+    """Make a broker for this process's engine, which runs no user's actor yet. Raises `IncompatibleServer`."""
     redis = connect_redis(settings)
     check_server(redis)
     broker, engine = Broker(redis, settings.namespace), EngineMiddleware(settings)
     broker.add_middleware(engine)
-    dramatiq.set_broker(broker)
-    engine.registry = load(settings.modules, broker)
     _declare_execute(broker, engine)
     return broker, engine
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 64
+_IDLE = 0.05  # seconds between looks, without an outcome, at whether this is to stop
 _GATHER = 0.002  # seconds in which further outcomes may join a batch
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between tries while the database is away
 #: Seconds that a batch waits for a lock, that a single outcome of it waits then, and until that is tried again.
@@ -82,7 +83,7 @@ class Committer:
     def _gather(self) -> list[_Item]:
         """Wait for an outcome; while other attempts run that may end as well, wait a moment for theirs."""
         try:
-            batch = [self._items.get(timeout=0.5)]
+            batch = [self._items.get(timeout=_IDLE)]
         except queue.Empty:
             return []
         until = time.monotonic() + _GATHER

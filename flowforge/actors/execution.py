@@ -50,6 +50,7 @@ def carry_out(runtime: Runtime, attempt: Attempt) -> Outcome | Release:
         )
         returned = _call_async(attempt, given) if task.is_async else _call(attempt, given)
         result = values.encode(returned, f"the result of task {task.key!r}")
+        values.check_size(result, runtime.settings.value_limit, f"the result of task {task.key!r}")
     except BaseException as error:  # noqa: BLE001 - SystemExit and the like are outcomes too: the worker goes on
         return ending_of(attempt, error)
     return Outcome(claim.id, claim.run_id, claim.token, TaskState.SUCCEEDED, result=result)
@@ -69,17 +70,8 @@ def ending_of(attempt: Attempt, error: BaseException) -> Outcome | Release:
 
 
 def pause(stored: StoredTask, failures_left: int) -> float:
-    """
-    Return the seconds before the next retry: exponential, capped, less a random quarter.
-
-    The jitter only shortens, so that the cap is a cap; a power too large for a float is the cap as well.
-    """
-    failures = stored.attempts - failures_left
-    try:
-        wait = min(stored.retry_delay * stored.retry_factor ** (failures - 1), stored.retry_max_delay)
-    except OverflowError:
-        wait = stored.retry_max_delay
-    return wait * random.uniform(0.75, 1)  # noqa: S311 - spreads load, guards nothing
+    """Return the seconds before the next retry; the jitter only shortens, so that the cap is a cap."""
+    return stored.pause(stored.attempts - failures_left) * random.uniform(0.75, 1)  # noqa: S311 - spreads load
 
 
 def time_out(attempt: Attempt) -> None:

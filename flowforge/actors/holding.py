@@ -43,6 +43,8 @@ class Attempt:
         self.lock = threading.Lock()
         self.phase = Phase.WAITING
         self.claimed_at = time.monotonic()
+        #: The last moment from which the lease is known to run.
+        self.renewed_at = self.claimed_at
         self.started_at = 0.0
         self.timed_out = False
         #: Whether the user's code should stop: cancelled, out of time, lease lost.

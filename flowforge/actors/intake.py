@@ -58,20 +58,26 @@ class Intake:
             self._known |= {known.id: known for known in insights.known_tasks(organization, ids)}
 
     def _defer_unfit(self, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
-        judged = [(one, self._runtime.registry.cannot_run(one, self._known.get(one.task_id))) for one in dispatches]
+        judged = [(one, self._unfit(one)) for one in dispatches]
         if unfit := [(dispatch, reason) for dispatch, reason in judged if reason]:
             self._runtime.database.perform(transitions.defer, unfit, delay=_DEFER)
             logger.warning("task_run.deferred count=%d reason=%s", len(unfit), unfit[0][1])
         return [dispatch for dispatch, reason in judged if not reason]
 
+    def _unfit(self, dispatch: Dispatch) -> str | None:
+        known = self._known.get(dispatch.task_id)
+        inputs = known.stored.inputs if known else None
+        return self._runtime.registry.cannot_run(dispatch.workflow, dispatch.key, inputs)
+
     def _claim(self, dispatches: Sequence[Dispatch]) -> list[Attempt]:
         if not dispatches:
             return []
         runtime, by_id = self._runtime, {dispatch.task_run_id: dispatch for dispatch in dispatches}
-        claims = runtime.database.perform(
+        rows = runtime.database.perform(
             transitions.claim, list(by_id.values()), owner=runtime.owner, lease=runtime.settings.lease
         )
-        return [self._attempt(by_id[claim.id], claim) for claim in claims]
+        claims = {claim.id: claim for claim in rows}  # in any order; what was dispatched first is to start first
+        return [self._attempt(dispatch, claims[id_]) for id_, dispatch in by_id.items() if id_ in claims]
 
     def _attempt(self, dispatch: Dispatch, claim: Claim) -> Attempt:
         task = self._runtime.registry.task(dispatch.workflow, dispatch.key)

@@ -66,9 +66,12 @@ class Keeper:
 
     def _renew(self, attempts: list[Attempt]) -> None:
         held = [(attempt.claim.id, attempt.claim.token) for attempt in attempts]
-        answers = self._runtime.database.perform(transitions.renew, held, lease=self._runtime.settings.lease)
+        database, lease, asked_at = self._runtime.database, self._runtime.settings.lease, time.monotonic()
+        with database.limited(lease / 3):  # a connection that does not answer is to be replaced before the lease ends
+            answers = database.perform(transitions.renew, held, lease=lease)
         for attempt in attempts:
             answer = answers[attempt.claim.id, attempt.claim.token]
+            attempt.renewed_at = attempt.renewed_at if answer == "lost" else asked_at
             # One that ended meanwhile answers "lost" as well: its token is spent, its outcome committed.
             if answer in {"lost", "cancel"} and attempt.phase is Phase.RUNNING:
                 attempt.stopping = True

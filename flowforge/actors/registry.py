@@ -13,11 +13,9 @@ from flowforge.errors import DefinitionError, FlowForgeError, ForeignBroker, Set
 from flowforge.workflow import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import ModuleType
 
-    from flowforge.insights import KnownTask
-    from flowforge.transitions import Dispatch
     from flowforge.workflow import Task
 
 
@@ -42,16 +40,14 @@ class Registry:
         definition = self.workflows.get(workflow)
         return definition.tasks.get(key) if definition else None
 
-    def cannot_run(self, dispatch: Dispatch, known: KnownTask | None) -> str | None:
-        """Say why this code cannot run what was dispatched, or None if it can."""
-        if dispatch.workflow not in self.workflows:
-            return f"no workflow {dispatch.workflow!r} in this worker's FLOWFORGE_MODULES"
-        task = self.task(dispatch.workflow, dispatch.key)
+    def cannot_run(self, workflow: str, key: str, inputs: Mapping[str, Any] | None) -> str | None:
+        """Say why this code cannot run a task with the inputs that are stored for it, or None if it can."""
+        if workflow not in self.workflows:
+            return f"no workflow {workflow!r} in this process's FLOWFORGE_MODULES"
+        task = self.task(workflow, key)
         if task is None:
-            return f"the code's workflow {dispatch.workflow!r} has no task {dispatch.key!r}"
-        if known is None:
-            return "its definition cannot be found"
-        return task.cannot_take(known.stored.inputs)
+            return f"the code's workflow {workflow!r} has no task {key!r}"
+        return "its definition cannot be found" if inputs is None else task.cannot_take(inputs)
 
 
 def load(modules: Iterable[str], broker: dramatiq.Broker | None = None) -> Registry:

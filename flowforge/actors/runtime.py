@@ -18,6 +18,8 @@ from flowforge.actors.keeper import Keeper
 from flowforge.errors import LeaseLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flowforge.actors.holding import Attempt
     from flowforge.actors.registry import Registry
     from flowforge.broker import Runway
@@ -27,12 +29,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_STOP_AFTER = 0.9  # of a lease that is not renewed, so that the attempt stops before it ends
 _LAST_OUTCOMES = 5.0  # seconds that a stopping process tries to commit what is left
 
 
 def owner_name() -> str:
     """Return this process's name in leases: host and pid for people, and a random part, because those two come back."""
     return f"{socket.gethostname()[:100]}:{os.getpid()}:{uuid4().hex[:12]}"
+
+
+def _terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass
@@ -50,6 +57,8 @@ class Runtime:
     lost_threads: int = 0
     #: Whether this process is to be replaced.
     retired: bool = False
+    #: How it is told to end then.
+    end_process: Callable[[], None] = _terminate
 
     def __post_init__(self) -> None:
         """Make the parts that refer to this process."""
@@ -86,7 +95,7 @@ class Runtime:
         logger.error("worker.retired reason=%s", reason)
         if not self.retired:
             self.retired = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            self.end_process()
 
     def hooks(self, attempt: Attempt) -> AttemptHooks:
         """Return what an attempt's context can do."""
@@ -101,8 +110,9 @@ class AttemptHooks:
     attempt: Attempt
 
     def cancelled(self, context: Context) -> bool:  # noqa: ARG002 - the attempt knows
-        """Whether the attempt should stop."""
-        return self.attempt.stopping
+        """Whether the attempt should stop: it was told to, or its lease may be over, because nothing renews it."""
+        left_alone = time.monotonic() - self.attempt.renewed_at
+        return self.attempt.stopping or left_alone > _STOP_AFTER * self.runtime.settings.lease
 
     def progress(self, context: Context, done: float, total: float | None, note: str) -> None:
         """Show how far the attempt is to whoever watches."""

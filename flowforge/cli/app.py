@@ -13,13 +13,20 @@ from rich.console import Console
 from rich.text import Text
 
 from flowforge import client, migrations
-from flowforge.cli import definitions, doctor, processes, runs
-from flowforge.errors import DatabaseUnreachable, FlowForgeError, IncompatibleServer, SchemaMismatch, SettingsError
+from flowforge.cli import check, definitions, doctor, init, processes, runs
+from flowforge.errors import (
+    DatabaseUnreachable,
+    FlowForgeError,
+    IncompatibleServer,
+    SchemaMismatch,
+    SettingsError,
+    UnsupportedPlatform,
+)
 
 RET_FAILED = 1
 RET_USAGE = 2
 
-_CANNOT_START = (SettingsError, IncompatibleServer, DatabaseUnreachable)
+_CANNOT_START = (SettingsError, IncompatibleServer, SchemaMismatch, DatabaseUnreachable, UnsupportedPlatform)
 
 app = typer.Typer(
     name="flowforge",
@@ -32,12 +39,14 @@ app.add_typer(runs.app, name="runs")
 for command in (
     definitions.migrate,
     definitions.deploy,
+    check.check,
     definitions.start,
     processes.worker,
     processes.scheduler,
     processes.dev,
     processes.demo,
     doctor.doctor,
+    init.init,
 ):
     app.command()(command)
 

@@ -16,8 +16,10 @@ from flowforge.states import RunState
 
 def migrate() -> None:
     """Bring the database at DATABASE_URL to this release's schema."""
-    applied = migrations.migrate(client.engine().database)
-    typer.echo(f"applied {', '.join(applied)}" if applied else "nothing to apply")
+    database = client.engine().database
+    applied = migrations.migrate(database)
+    runs_on_it = f"FlowForge {migrations.oldest_release(database)} or newer runs on the result"
+    typer.echo(f"applied {', '.join(applied)}: {runs_on_it}" if applied else "nothing to apply")
 
 
 def deploy(

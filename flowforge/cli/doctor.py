@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -81,13 +82,16 @@ def _schedulers() -> str:
 
 
 def _migrations() -> str:
-    migrations.check(client.engine().database)
-    return "up to date"
+    database = client.engine().database
+    migrations.check(database)
+    return f"up to date, for FlowForge {migrations.oldest_release(database)} or newer"
 
 
 def _invariants() -> list[Finding]:
+    database = client.engine().database
     try:
-        broken = insights.broken_invariants(client.engine().database.raw())
+        with database.limited(math.inf):
+            broken = insights.broken_invariants(database.raw())
     except psycopg2.Error as error:
         return [Finding("invariants", False, str(error).strip())]
     return [Finding(rule, count == 0, str(count)) for rule, count in broken.items()]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flowforge.broker import Progress
+    from flowforge.client import Move
     from flowforge.insights import RunSummary, TaskSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -102,6 +103,14 @@ def run(summary: RunSummary, tasks: Sequence[TaskSummary], progress: Mapping[UUI
             Text(_note(task, progress.get(task.id))),
         )
     return Group(head, made)
+
+
+def move(moved: Move, *, done: bool) -> RenderableType:
+    """Return what a move of a run does, or did."""
+    head = f"{moved.run.id} {moved.workflow} v{moved.before} -> v{moved.after}: {'moved' if done else 'would move'}"
+    return Group(
+        Text(head, style="bold"), *(Text(f"  {line}") for line in moved.differences or ["no task run changes"])
+    )
 
 
 def _bar(task: TaskSummary, began: datetime, until: datetime) -> Text:

@@ -1,4 +1,4 @@
-"""runs list and runs show."""
+"""runs list, runs show and runs move."""
 
 from __future__ import annotations
 
@@ -58,6 +58,30 @@ def show(
         follow(run_id)
     else:
         output.console.print(output.run(*_read(run_id)))
+
+
+@app.command()
+def move(
+    runs: Annotated[list[str], typer.Argument(help="Ids of runs, or their first characters.")],
+    to: Annotated[str, typer.Option(help="`current`, or the number of a version.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")] = False,
+) -> None:
+    """Let unfinished runs go on by another version of their workflow."""
+    client.engine()
+    version = _version(to)
+    for run_id in [_find(run) for run in runs]:
+        moved = client.move(client.Run(run_id, DEFAULT_ORGANIZATION), version=version, dry_run=not yes)
+        output.console.print(output.move(moved, done=yes))
+    if not yes:
+        typer.echo("nothing was changed: add --yes to do it")
+
+
+def _version(text: str) -> int | None:
+    if text == "current":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r}: give `current`, or the number of a version", param_hint="--to")
+    return int(text)
 
 
 def follow(run_id: UUID) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from flowforge.client.deploying import deploy, ensure_stored
 from flowforge.client.engine import Engine, configure, engine
 from flowforge.client.inline import InlineRun
+from flowforge.client.moving import Move, move
 from flowforge.client.run import Run
-from flowforge.client.starting import Options, start_by_name
+from flowforge.client.starting import Options, Prepared, start_by_name
 from flowforge.client.workflow import Workflow
 
 __all__ = [
     "Engine",
     "InlineRun",
+    "Move",
     "Options",
+    "Prepared",
     "Run",
     "Workflow",
     "configure",
     "deploy",
     "engine",
     "ensure_stored",
+    "move",
     "start_by_name",
 ]

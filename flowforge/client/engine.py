@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from flowforge.broker import Runway, connect_redis
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
 
@@ -38,6 +41,11 @@ class Engine:
 _lock = threading.Lock()
 _engine: Engine | None = None
 
+# A forked child goes on with its parent's engine: the database has dropped the parent's connections by itself, and so
+# does redis-py. No fork happens while another thread makes the engine.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
 
 def configure(settings: Settings) -> Engine:
     """Use these settings in this process, in place of the environment's."""
@@ -45,6 +53,19 @@ def configure(settings: Settings) -> Engine:
     with _lock:
         _engine = Engine(settings, db.connect(settings))
         return _engine
+
+
+@contextmanager
+def configured(settings: Settings) -> Iterator[Engine]:
+    """Use these settings within the block, and after it what was used before."""
+    global _engine  # noqa: PLW0603 - as above
+    before, bound = _engine, db.proxy.obj
+    try:
+        yield configure(settings)
+    finally:
+        with _lock:
+            _engine = before
+            db.proxy.initialize(bound)
 
 
 def engine() -> Engine:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from pydantic import ValidationError
+
 from flowforge import insights
 from flowforge.client.engine import engine
-from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, WaitTimeout
+from flowforge.client.offload import offload
+from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, UnreadableValue, WaitTimeout
 from flowforge.states import RUN_TERMINAL, TASK_TERMINAL, RunState, TaskState
 from flowforge.workflow import values
 
@@ -49,11 +53,37 @@ class Run:
             raise RunNotCommitted(self.id)
         began, pause = time.monotonic(), _FIRST_PAUSE
         while (state := self.state) not in RUN_TERMINAL:
-            if timeout is not None and time.monotonic() - began >= timeout:
-                raise WaitTimeout(self.id, state, timeout)
+            pause = self._next_pause(began, pause, state, timeout)
             time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
         return state
+
+    async def wait_async(self, timeout: float | None = None) -> RunState:  # noqa: ASYNC109 - as in `wait`
+        """Wait like `wait`, without blocking the event loop."""
+        if engine().database.in_transaction():
+            raise RunNotCommitted(self.id)
+        began, pause = time.monotonic(), _FIRST_PAUSE
+        while (state := await offload(getattr, self, "state")) not in RUN_TERMINAL:
+            pause = self._next_pause(began, pause, state, timeout)
+            await asyncio.sleep(pause)
+        return RunState(state)
+
+    def tasks(self) -> list[insights.TaskSummary]:
+        """Return the run's task runs as they are now, in order of definition."""
+        engine()
+        return insights.task_summaries(self.organization, self.id)
+
+    async def tasks_async(self) -> list[insights.TaskSummary]:
+        """Return what `tasks` does, without blocking the event loop."""
+        return await offload(self.tasks)
+
+    def events(self) -> list[insights.Event]:
+        """Return what has happened to the run and its task runs so far, oldest first."""
+        engine()
+        return insights.run_events(self.organization, self.id)
+
+    async def events_async(self) -> list[insights.Event]:
+        """Return what `events` does, without blocking the event loop."""
+        return await offload(self.events)
 
     @overload
     def result(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
@@ -65,13 +95,33 @@ class Run:
         """
         Return what a task returned, read by its return annotation.
 
-        Raises `NotFinished` before it has ended, and `TaskFailed` when it ended in any way but succeeded.
+        Raises `NotFinished` before it has ended, `TaskFailed` when it ended in any way but succeeded, and
+        `UnreadableValue` when what it returned does not fit the annotation of this code.
         """
         engine()
         row = insights.task_outcome(self.organization, self.id, task.key)
         if row is None:
             raise FlowForgeError(f"run {self.id} has no task {task.key!r}: its version is another than this code's")
         return read_result(self.id, task, row.state, row.result, row.error)
+
+    @overload
+    async def result_async(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
+
+    @overload
+    async def result_async(self, task: Task[..., R]) -> R: ...
+
+    async def result_async(self, task: Task[..., Any]) -> Any:
+        """Return what `result` does, without blocking the event loop."""
+        return await offload(self.result, task)
+
+    def _next_pause(self, began: float, pause: float, state: RunState, timeout: float | None) -> float:
+        """Return the seconds until the next look. Raises `WaitTimeout` when the time is over."""
+        if timeout is None:
+            return min(pause * 1.5, _LONGEST_PAUSE)
+        left = timeout - (time.monotonic() - began)
+        if left <= 0:
+            raise WaitTimeout(self.id, state, timeout)
+        return min(pause * 1.5, _LONGEST_PAUSE, left)
 
 
 def read_result(run_id: UUID, task: Task[..., Any], state: str, result: Any, error: dict[str, str] | None) -> Any:
@@ -80,4 +130,7 @@ def read_result(run_id: UUID, task: Task[..., Any], state: str, result: Any, err
         raise NotFinished(run_id, task.key, state)
     if state != TaskState.SUCCEEDED:
         raise TaskFailed(run_id, task.key, state, error)
-    return values.decode(result, task.annotations.get("return", Any))
+    try:
+        return values.decode(result, task.annotations.get("return", Any))
+    except ValidationError as misfit:
+        raise UnreadableValue(f"the result of task {task.key!r} does not fit its annotation: {misfit}") from misfit

@@ -1,35 +1,76 @@
-"""Starting runs: in a transaction of our own, or in the caller's."""
+"""Starting runs: in a transaction of our own, or in the caller's. One statement for one run or for thousands."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec
 from uuid import UUID, uuid4
 
-from peewee import Database as PeeweeDatabase
-from peewee import Proxy as PeeweeProxy
-from psycopg2.extensions import connection as Connection  # noqa: N812
-
 from flowforge import insights, transitions
+from flowforge.client import callers
 from flowforge.client.deploying import ensure_stored
 from flowforge.client.engine import engine
+from flowforge.client.offload import offload
 from flowforge.client.run import Run
 from flowforge.db import begun
 from flowforge.errors import FlowForgeError, IdempotencyConflict, OptionError, UnknownWorkflow
 from flowforge.models import DEFAULT_ORGANIZATION
+from flowforge.transitions import NewRun
 from flowforge.workflow import values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from flowforge.workflow import Definition
 
 P = ParamSpec("P")
 
+#: Asked run id -> the run that it is, and whether that was asked for with the same.
+Answers = dict[UUID, tuple[UUID, bool]]
+
 _KEY = re.compile(r"[^\x00]{1,255}")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A start that was checked and not made yet: for `start_many`, which makes a run of its own of it each time."""
+
+    workflow: str
+    new: NewRun
+
+    def afresh(self) -> Prepared:
+        """Return the same start of another run."""
+        return Prepared(self.workflow, self.new._replace(id=uuid4()))
+
+
+class Conflict(NamedTuple):
+    """A start, and the run of something else for which its key stands."""
+
+    start: Prepared
+    run_id: UUID
+
+    @property
+    def question(self) -> tuple[str, dict[str, UUID]]:
+        """What that run was asked for: a statement and its parameters."""
+        return insights.ASKED_FOR, {"run": self.run_id}
+
+    def error(self, rows: Sequence[callers.Row]) -> IdempotencyConflict:
+        """Return the error that names what differs, from the rows that answer `question`."""
+        return IdempotencyConflict(
+            str(self.start.new.key), self.run_id, [part for row in rows for part in self._differs(*row)]
+        )
+
+    def _differs(self, workflow: str, parameters: str) -> list[str]:
+        if workflow != self.start.workflow:
+            return [f"workflow {workflow!r}"]
+        before, now = json.loads(parameters), json.loads(self.start.new.parameters)
+        names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        return [f"parameter {name!r}" for name in names]
 
 
 @dataclass(frozen=True)
@@ -37,8 +78,9 @@ class Options(Generic[P]):
     """
     A view of a workflow with options for its starts, apart from the run's own parameters.
 
-    `connection` is a psycopg2 connection or Peewee database: the run is started in its open transaction, and exists if
-    that commits. With an `idempotency_key` equal starts are one run. A lower `priority` (-100 to 100) goes first.
+    `connection` is the caller's, of psycopg2, psycopg, SQLAlchemy, Django or Peewee: the run is started in its open
+    transaction, and exists if that commits. With an `idempotency_key` equal starts are one run. A lower `priority`
+    (-100 to 100) goes first.
     """
 
     definition: Definition[P]
@@ -60,8 +102,90 @@ class Options(Generic[P]):
 
         Raises `ParameterError`, `UnstorableValue` or `IdempotencyConflict`; nothing is written then.
         """
+        return self.start_many([self.prepare(*args, **kwargs)])[0]
+
+    async def start_async(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Start a run like `start`, on an asynchronous connection; without one in a transaction of its own."""
+        return (await self.start_many_async([await offload(self.prepare, *args, **kwargs)]))[0]
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """
+        Check a start and store the version that it needs; `start_many` makes it, on its own connection.
+
+        Raises `ParameterError` or `UnstorableValue`.
+        """
         parameters = self.definition.encode(*args, **kwargs)
-        return _start(self, self.definition.name, ensure_stored(self.definition, self.organization), parameters)
+        version = ensure_stored(self.definition, self.organization)
+        return self._prepared(self.definition.name, version, parameters)
+
+    def start_many(self, starts: Iterable[Prepared]) -> list[Run]:
+        """
+        Start all of these in one statement; return their runs in the same order.
+
+        Raises `OptionError` when two of them have one key, and `IdempotencyConflict`: no run is started then, or in the
+        caller's transaction those of the others, until that is rolled back.
+        """
+        if not (prepared := _all(starts)):
+            return []
+        with self._one_transaction(len(prepared)):
+            answers = _answers(callers.fetch(self.connection, *_statement(prepared)))
+            if found := _conflict(prepared, answers):
+                raise found.error(callers.fetch(self.connection, *found.question))
+        return self._started(prepared, answers)
+
+    async def start_many_async(self, starts: Iterable[Prepared]) -> list[Run]:
+        """Start all of these like `start_many`, on an asynchronous connection or, without one, on ours."""
+        if self.connection is None or not (prepared := _all(starts)):
+            return await offload(self.start_many, starts)
+        answers = _answers(await callers.fetch_async(self.connection, *_statement(prepared)))
+        if found := _conflict(prepared, answers):
+            raise found.error(await callers.fetch_async(self.connection, *found.question))
+        return await offload(self._started, prepared, answers)
+
+    def _one_transaction(self, starts: int) -> AbstractContextManager[object]:
+        """Return the block that a conflict leaves unwritten: one start alone writes nothing then anyhow."""
+        ours = self.connection is None and starts > 1
+        return begun(engine().database.raw()) if ours else nullcontext()
+
+    def _prepared(self, name: str, version: UUID, parameters: str) -> Prepared:
+        values.check_size(parameters, engine().settings.value_limit, f"parameters of workflow {name!r}")
+        return Prepared(name, NewRun(uuid4(), version, parameters, self.priority, self.idempotency_key))
+
+    def _started(self, prepared: Sequence[Prepared], answers: Answers) -> list[Run]:
+        """Wake a publisher, and return the runs."""
+        engine().wake(b"now" if self.connection is None else b"soon")
+        return [Run(answers[one.new.id][0], self.organization) for one in prepared]
+
+
+def _all(starts: Iterable[Prepared]) -> list[Prepared]:
+    prepared = [one.afresh() for one in starts]
+    keys = Counter(one.new.key for one in prepared if one.new.key is not None)
+    if twice := [key for key, times in keys.items() if times > 1]:
+        raise OptionError("idempotency_key", twice[0], "two starts of one start_many have it: leave one of them out")
+    return prepared
+
+
+def _statement(prepared: Sequence[Prepared]) -> tuple[str, dict[str, Any]]:
+    ttl = engine().settings.idempotency_ttl
+    return transitions.START_RUN, transitions.start_run_parameters([one.new for one in prepared], key_ttl=ttl)
+
+
+def _answers(rows: Iterable[callers.Row]) -> Answers:
+    return {UUID(str(id_)): (UUID(str(run_id)), same) for id_, run_id, same in rows}
+
+
+def _conflict(prepared: Sequence[Prepared], answers: Answers) -> Conflict | None:
+    """Return the first start whose key stands for something else, if any. Raises when a workflow was not seen."""
+    for one in prepared:
+        if one.new.id not in answers:
+            raise FlowForgeError(
+                f"workflow {one.workflow!r} was stored after this transaction's snapshot was taken: "
+                "deploy it first, or start it in a READ COMMITTED transaction"
+            )
+        run_id, same = answers[one.new.id]
+        if not same:
+            return Conflict(one, run_id)
+    return None
 
 
 def start_by_name(
@@ -77,44 +201,5 @@ def start_by_name(
     if current is None:
         raise UnknownWorkflow(name, insights.deployed_names(organization))
     view: Options[Any] = Options(definition=None, organization=organization, **options)  # type: ignore[arg-type]
-    return _start(view, name, current.id, values.encode(parameters, f"parameters of workflow {name!r}"))
-
-
-def _start(options: Options[Any], name: str, version: UUID, parameters: str) -> Run:
-    new = transitions.NewRun(uuid4(), version, parameters, options.priority)
-    with begun(driver_connection(options.connection)) as connection:
-        run_id = _reserve(connection, options, name, new) if options.idempotency_key else new.id
-        if run_id is None or (run_id == new.id and not transitions.start_run(connection, [new])):
-            raise FlowForgeError(
-                f"workflow {name!r} was stored after this transaction's snapshot was taken: "
-                "deploy it first, or start it in a READ COMMITTED transaction"
-            )
-    engine().wake(b"now" if options.connection is None else b"soon")
-    return Run(run_id, options.organization)
-
-
-def _reserve(connection: Connection, options: Options[Any], name: str, new: transitions.NewRun) -> UUID | None:
-    """Return the run that the key stands for, or None when the transaction does not see the workflow."""
-    key = str(options.idempotency_key)
-    canonical = json.dumps([name, json.loads(new.parameters)], sort_keys=True)
-    fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
-    ttl = engine().settings.idempotency_ttl
-    reservation = transitions.Reservation(options.organization, None, key, fingerprint, new.id, new.workflow_id, ttl)
-    reserved = transitions.reserve(connection, reservation)
-    if reserved is None:
-        return None
-    run_id, stands_for = reserved
-    if stands_for != fingerprint:
-        raise IdempotencyConflict(key, run_id)
-    return run_id
-
-
-def driver_connection(connection: Any) -> Connection:
-    """Return the psycopg2 connection under what a caller gave, or ours for None. Raises TypeError for anything else."""
-    if connection is None:
-        return engine().database.raw()
-    database = connection.obj if isinstance(connection, PeeweeProxy) else connection
-    found = database.connection() if isinstance(database, PeeweeDatabase) else database
-    if isinstance(found, Connection):
-        return found
-    raise TypeError(f"connection={connection!r}: give a psycopg2 connection or a Peewee database on psycopg2")
+    encoded = values.encode(parameters, f"parameters of workflow {name!r}")
+    return view.start_many([view._prepared(name, current.id, encoded)])[0]  # noqa: SLF001 - the view without a definition

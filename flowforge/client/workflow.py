@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ParamSpec, overload
 
 from flowforge.client.inline import InlineRun, run_inline
-from flowforge.client.starting import Options
+from flowforge.client.starting import Options, Prepared
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.workflow import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from flowforge.client.run import Run
@@ -59,6 +59,27 @@ class Workflow(Definition[P]):
         """Start a run in a transaction of its own. Raises `ParameterError` or `UnstorableValue`."""
         return self.options().start(*args, **kwargs)
 
+    async def start_async(self, *args: P.args, **kwargs: P.kwargs) -> Run:
+        """Start a run like `start`, without blocking the event loop."""
+        return await self.options().start_async(*args, **kwargs)
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """Check a start, for `start_many` to make it. Raises `ParameterError` or `UnstorableValue`."""
+        return self.options().prepare(*args, **kwargs)
+
+    def start_many(self, starts: Iterable[Prepared]) -> list[Run]:
+        """Start many runs in one statement and one transaction, in the order given; see `Options.start_many`."""
+        return self.options().start_many(starts)
+
+    async def start_many_async(self, starts: Iterable[Prepared]) -> list[Run]:
+        """Start many runs like `start_many`, without blocking the event loop."""
+        return await self.options().start_many_async(starts)
+
     def run_inline(self, *args: P.args, **kwargs: P.kwargs) -> InlineRun:
-        """Run the same plan in this process, one task after the other: no servers, for tests."""
+        """
+        Run the same plan in this process, one task after the other, without servers: for tests.
+
+        Retries, rules and values are the engine's, and so is the order: what is due first starts first. Nobody waits.
+        Usable inside a running event loop, which it blocks. Raises `ParameterError` or `UnstorableValue`.
+        """
         return run_inline(self, self.encode(*args, **kwargs))

@@ -24,8 +24,8 @@ GRACE = 10.0
 PREPARATION = 120.0
 #: An operation of Linux's prctl(2).
 _PR_SET_PDEATHSIG = 1
-#: Loaded while we may still read it: the account of the server may not.
-_LIBC = ctypes.CDLL(None)
+#: Loaded while we may still read it: the account of the server may not. Only Linux has prctl.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Order(NamedTuple):
@@ -47,7 +47,7 @@ def tie_to_parent(parent: int, signal_number: int) -> None:
 
     It is the thread that forked us that counts as the parent, so that thread must live as long as we may.
     """
-    if sys.platform == "linux":
+    if _LIBC:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
         os._exit(1)

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from flowforge.embedded import guardian, wheels
+from flowforge.errors import FlowForgeError, refuse_windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ _SHORT = re.compile(r"[\w./-]{1,60}", re.ASCII)
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
-class ServerFailed(RuntimeError):  # noqa: N818 - says what happened
+class ServerFailed(FlowForgeError):  # noqa: N818 - says what happened
     """A server ended while starting, or did not answer in time. The message shows the end of its log."""
 
     def __init__(self, name: str, log: Path) -> None:
@@ -72,7 +73,12 @@ class Server(ABC):
         return self._guardian is not None and self._guardian.poll() is None
 
     def start(self) -> Self:
-        """Start the server unless it runs; return when it answers. ServerFailed if it does not, within 60 s."""
+        """
+        Start the server unless it runs; return when it answers.
+
+        ServerFailed if it does not, within 60 s; UnsupportedPlatform on Windows.
+        """
+        refuse_windows(f"the embedded {self.name} server")
         if self.running:
             return self
         try:

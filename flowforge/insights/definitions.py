@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from peewee import ValuesList
+from peewee import ValuesList, fn
 
-from flowforge.models import Deployment, Task, TaskRun, Workflow
-from flowforge.states import TaskState
+from flowforge.models import Deployment, Task, TaskDependency, TaskRun, Workflow
+from flowforge.states import TaskState, When
+from flowforge.transitions import Target
 from flowforge.workflow.arguments import data_upstream
 from flowforge.workflow.stored import StoredTask
 
@@ -24,6 +25,17 @@ class KnownTask:
     id: UUID
     stored: StoredTask
     data_upstream: Mapping[UUID, str]
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A stored task that `task_runs` unfinished task runs need."""
+
+    workflow: str
+    version: int
+    key: str
+    inputs: Mapping[str, Any]
+    task_runs: int
 
 
 def version_of(organization: UUID, name: str, digest: str) -> UUID | None:
@@ -90,3 +102,36 @@ def upstream_results(pairs: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUI
         .where(TaskRun.state == TaskState.SUCCEEDED.value)
     )
     return {(run, task): result for run, task, result in query.tuples()}
+
+
+def version(organization: UUID, name: str, number: int | None) -> Workflow | None:
+    """Return a version of a workflow by its number, or the current one for None."""
+    if number is None:
+        return current_version(organization, name)
+    query = Workflow.select().where((Workflow.organization == organization) & (Workflow.name == name))
+    return query.where(Workflow.version == number).first()  # type: ignore[no-any-return]
+
+
+def targets(version_id: UUID) -> list[Target]:
+    """Return the tasks of a version in order of definition, with the keys of their upstreams."""
+    tasks = list(Task.select().where(Task.workflow == version_id).order_by(Task.position))
+    keys = {task.id: task.key for task in tasks}
+    upstream: dict[UUID, list[str]] = {task.id: [] for task in tasks}
+    edges: Any = TaskDependency.select(TaskDependency.upstream, TaskDependency.downstream)
+    for before, after in edges.where(TaskDependency.downstream.in_(list(keys))).tuples():
+        upstream[after].append(keys[before])
+    return [Target(task.id, task.key, upstream[task.id], When(task.when), task.required) for task in tasks]
+
+
+def unfinished_tasks() -> list[Needed]:
+    """Return the stored tasks, of all organizations, that have task runs which have not ended."""
+    query: Any = (
+        Task.select(Workflow.name, Workflow.version, Task.key, Task.inputs, fn.count(TaskRun.id))
+        .join(Workflow)
+        .switch(Task)
+        .join(TaskRun, on=(TaskRun.task == Task.id))
+        .where(TaskRun.state.in_([TaskState.PENDING.value, TaskState.READY.value, TaskState.RUNNING.value]))
+        .group_by(Workflow.name, Workflow.version, Task.key, Task.inputs)
+        .order_by(Workflow.name, Workflow.version, Task.key)
+    )
+    return [Needed(*row) for row in query.tuples()]

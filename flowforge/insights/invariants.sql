@@ -28,7 +28,8 @@ select count(*)
       from flowforge.task_dependency e
       join flowforge.task_run u on u.workflow_run_id = t.workflow_run_id and u.task_id = e.upstream_id
      where e.downstream_id = t.task_id) recount
- where (t.upstream_remaining, t.upstream_failed, t.upstream_unsucceeded)
+ where t.state in ('pending', 'ready')                 -- what had ended before a move was decided by another version
+   and (t.upstream_remaining, t.upstream_failed, t.upstream_unsucceeded)
        is distinct from (recount.remaining::int, recount.failed::int, recount.unsucceeded::int);
 
 -- name: runs whose counters differ from a recount

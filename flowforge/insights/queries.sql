@@ -22,6 +22,14 @@ select name as queue
  where name is not null;
 
 
+-- name: asked_for
+-- What a run is of, and with which parameters; on the connection of whoever asks, for whom it may not be committed yet.
+select w.name, r.parameters::text
+  from flowforge.workflow_run r
+  join flowforge.workflow w on w.id = r.workflow_id
+ where r.id = %(run)s::uuid;
+
+
 -- name: published_before
 select o.id, o.task_run_id, o.fencing_token_snapshot as token, o.routing_key as queue, o.published_at
   from flowforge.outbox_message o

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 _SQL = load_statements("flowforge.insights", "queries.sql")
 
+#: What a run was asked for, to be sent by whoever asks: parameter `run`, columns workflow and parameters.
+ASKED_FOR = _SQL["asked_for"]
+
 
 def waiting_queues(connection: Connection) -> list[str]:
     """Return the queues that have unpublished dispatches, due or not, of all organizations."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from peewee import JOIN, fn
 
-from flowforge.models import OutboxMessage, Task, TaskRun, TaskRunEvent, Workflow, WorkflowRun
+from flowforge.models import OutboxMessage, Task, TaskRun, Workflow, WorkflowRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,18 +89,6 @@ def task_summaries(organization: UUID, run_id: UUID) -> list[TaskSummary]:
         .order_by(Task.position)
     )
     return [_task(row) for row in query]
-
-
-def task_events(organization: UUID, run_id: UUID) -> list[TaskRunEvent]:
-    """Return the events of a run's task runs, oldest first; `event.task_run.task.key` names the task."""
-    query = (
-        TaskRunEvent.select(TaskRunEvent, TaskRun, Task)
-        .join(TaskRun)
-        .join(Task)
-        .where((TaskRun.organization_id == organization) & (TaskRun.workflow_run == run_id))
-        .order_by(TaskRunEvent.created_at)
-    )
-    return list(query)
 
 
 def task_outcome(organization: UUID, run_id: UUID, key: str) -> TaskRun | None:

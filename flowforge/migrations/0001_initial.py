@@ -1,9 +1,10 @@
-"""The first schema: tables, constraints, indexes, functions and guards, from 0001_initial.sql."""
+"""The first schema: tables, constraints, indexes, functions and guards."""
 
-from pathlib import Path
+from flowforge.migrations.steps import run_sql
+
+OLDEST_RELEASE = "0.1.0"
 
 
 def up(migrator, db):  # noqa: ARG001
-    """Create everything: through the driver's own cursor, because Peewee's would read `%` as a placeholder."""
-    with db.connection().cursor() as cursor:
-        cursor.execute(Path(__file__).with_suffix(".sql").read_text(encoding="utf-8"))
+    """Create everything."""
+    run_sql(db, __file__)

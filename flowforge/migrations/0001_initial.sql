@@ -222,7 +222,7 @@ create table flowforge.workflow_run_event (
     detail           jsonb,
     created_at       timestamptz not null default flowforge.clock(),
     constraint wfrun_event_kind_valid
-         check (kind in ('created', 'started', 'succeeded', 'failed', 'cancelled'))
+         check (kind in ('created', 'started', 'succeeded', 'failed', 'cancelled', 'moved'))
 );
 
 create table flowforge.task_run_event (
@@ -238,7 +238,7 @@ create table flowforge.task_run_event (
     created_at       timestamptz not null default flowforge.clock(),
     constraint taskrun_event_kind_valid
          check (kind in ('created', 'readied', 'claimed', 'succeeded', 'failed', 'cancelled', 'skipped',
-                         'retried', 'handed_back', 'deferred', 'expired', 'refused'))
+                         'retried', 'handed_back', 'deferred', 'expired', 'refused', 'moved'))
 );
 
 
@@ -295,3 +295,135 @@ create trigger guard_immutable before update on flowforge.workflow_run_event
     for each statement execute function flowforge.guard_immutable();
 create trigger guard_immutable before update on flowforge.task_run_event
     for each statement execute function flowforge.guard_immutable();
+
+
+-- For everything that is not Python ------------------------------------------------------------------------------------
+
+-- Start a run of a workflow's current version (the one deployed last) in the caller's transaction; return its id.
+-- The statement in it is the verb start_run, word for word: tests/contract compares them.
+create function flowforge.start(
+    workflow         text,
+    parameters       jsonb    default '{}',
+    idempotency_key  text     default null,
+    priority         integer  default 0,
+    organization     text     default 'default'
+) returns uuid
+    language plpgsql
+    as $$
+#variable_conflict use_column
+<<given>>
+declare
+    runs        uuid[] := array[gen_random_uuid()];
+    workflows   uuid[];
+    parameters  text[] := array[start.parameters::text];
+    priorities  smallint[];
+    keys        text[] := array[start.idempotency_key];
+    "user"      text;
+    ttl         interval := '1 day';
+    answer      record;
+begin
+    if jsonb_typeof(start.parameters) is distinct from 'object' then
+        raise exception 'parameters of workflow % must be a JSON object, not %', start.workflow, start.parameters
+              using errcode = 'invalid_parameter_value';
+    end if;
+    if start.priority not between -100 and 100 then
+        raise exception 'priority must lie between -100 and 100, not %', start.priority
+              using errcode = 'invalid_parameter_value';
+    end if;
+    given.priorities := array[start.priority];
+    if length(start.idempotency_key) not between 1 and 255 then
+        raise exception 'idempotency_key must be 1-255 characters, not %', length(start.idempotency_key)
+              using errcode = 'invalid_parameter_value';
+    end if;
+    select array_agg(found.id) into given.workflows
+      from (select w.id
+              from flowforge.workflow w
+              join flowforge.organization g on g.id = w.organization_id
+              join flowforge.deployment d on d.workflow_id = w.id
+             where g.slug = start.organization and w.name = start.workflow
+             order by d.created_at desc
+             limit 1) found;
+    if given.workflows is null then
+        raise exception 'no workflow % was deployed in organization %: check the name, or run flowforge deploy',
+              quote_nullable(start.workflow), quote_nullable(start.organization) using errcode = 'no_data_found';
+    end if;
+    for given.answer in
+        with asked as materialized (
+            select asked.*, w.organization_id, flowforge.clock() as now,
+                   encode(sha256(convert_to(jsonb_build_array(w.name, asked.parameters::jsonb)::text, 'UTF8')), 'hex') as fingerprint
+              from unnest(given.runs::uuid[], given.workflows::uuid[], given.parameters::text[], given.priorities::smallint[],
+                          given.keys::text[]) as asked (id, workflow_id, parameters, priority, key)
+              join flowforge.workflow w on w.id = asked.workflow_id
+        ), reserved as (
+            insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at,
+                                                        created_at)
+            select organization_id, given.user::text, key, fingerprint, id, now + given.ttl::interval, now
+              from asked
+             where key is not null
+             order by key                                            -- two batches at once wait for each other in one order
+                on conflict on constraint uniq_idempotency_organization_user_key
+                do update
+               set fingerprint = case when k.expires_at < excluded.created_at then excluded.fingerprint else k.fingerprint end,
+                   workflow_run_id = case when k.expires_at < excluded.created_at then excluded.workflow_run_id
+                                          else k.workflow_run_id end,
+                   created_at = case when k.expires_at < excluded.created_at then excluded.created_at else k.created_at end,
+                   expires_at = case when k.expires_at < excluded.created_at then excluded.expires_at else k.expires_at end
+            returning k.organization_id, k.key, k.fingerprint, k.workflow_run_id
+        ), answer as materialized (
+            select asked.id, coalesce(reserved.workflow_run_id, asked.id) as run_id,
+                   coalesce(reserved.fingerprint, asked.fingerprint) = asked.fingerprint as same
+              from asked
+              left join reserved on reserved.organization_id = asked.organization_id and reserved.key = asked.key
+        ), own as materialized (
+            select asked.*,
+                   array(select gen_random_uuid() from flowforge.task t where t.workflow_id = asked.workflow_id) as task_runs
+              from asked
+              join answer on answer.id = asked.id and answer.run_id = asked.id
+        ), run as (
+            insert into flowforge.workflow_run (id, organization_id, workflow_id, parameters, priority, tasks_remaining)
+            select id, organization_id, workflow_id, parameters::jsonb, priority, cardinality(task_runs)
+              from own
+        ), fresh as materialized (
+            select o.task_runs[t.position] as id, o.organization_id, o.id as workflow_run_id, t.id as task_id, o.priority,
+                   t.queue, t.attempts - 1 as failures_left, t.lost as losses_left, t."when", t.required, upstream.remaining,
+                   case when upstream.remaining = 0 then 'ready' else 'pending' end as state,
+                   array(select o.task_runs[(select d.position from flowforge.task d where d.id = e.downstream_id)]
+                           from flowforge.task_dependency e
+                          where e.upstream_id = t.id) as dependents,
+                   jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload
+              from own o
+              join flowforge.workflow w on w.id = o.workflow_id
+              join flowforge.task t on t.workflow_id = o.workflow_id
+             cross join lateral (select count(*)::int from flowforge.task_dependency e where e.downstream_id = t.id)
+                   as upstream (remaining)
+        ), created as (
+            insert into flowforge.task_run (id, organization_id, workflow_run_id, task_id, state, failures_left, losses_left,
+                                            upstream_remaining, "when", required, dependents)
+            select id, organization_id, workflow_run_id, task_id, state, failures_left, losses_left,
+                   remaining, "when", required, dependents
+              from fresh
+        ), owed as (
+            insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                                  fencing_token_snapshot, attempt_snapshot)
+            select organization_id, id, workflow_run_id, queue, priority, payload, 0, 1
+              from fresh
+             where state = 'ready'
+        ), run_told as (
+            insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, to_state)
+            select organization_id, id, 'created', 'pending'
+              from own
+        ), task_told as (
+            insert into flowforge.task_run_event (organization_id, task_run_id, kind, to_state, attempt, fencing_token)
+            select organization_id, id, 'created', state, 1, 0
+              from fresh
+        )
+        select id, run_id, same
+          from answer
+    loop
+        if not given.answer.same then
+            raise exception 'idempotency_key % already stands for run %, which had another workflow or other parameters',
+                  quote_literal(start.idempotency_key), given.answer.run_id using errcode = 'unique_violation';
+        end if;
+        return given.answer.run_id;
+    end loop;
+end $$;

@@ -10,18 +10,23 @@ from __future__ import annotations
 from flowforge.transitions.dispatch import Dispatch, Mark, defer, resend, take
 from flowforge.transitions.ending import Ending, Outcome, finish, skip
 from flowforge.transitions.leases import Claim, Late, Release, claim, expire, guard, hand_back, renew, retry
-from flowforge.transitions.starting import NewRun, Reservation, forget, reserve, start_run
+from flowforge.transitions.moving import Held, Plan, Target, hold, move, plan
+from flowforge.transitions.starting import START_RUN, NewRun, Started, forget, start_run, start_run_parameters
 
 __all__ = [
+    "START_RUN",
     "Claim",
     "Dispatch",
     "Ending",
+    "Held",
     "Late",
     "Mark",
     "NewRun",
     "Outcome",
+    "Plan",
     "Release",
-    "Reservation",
+    "Started",
+    "Target",
     "claim",
     "defer",
     "expire",
@@ -29,11 +34,14 @@ __all__ = [
     "forget",
     "guard",
     "hand_back",
+    "hold",
+    "move",
+    "plan",
     "renew",
     "resend",
-    "reserve",
     "retry",
     "skip",
     "start_run",
+    "start_run_parameters",
     "take",
 ]

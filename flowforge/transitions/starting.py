@@ -1,9 +1,9 @@
-"""start_run, reserve and forget: the first verbs of a run's life, and the promises that equal requests are one run."""
+"""start_run and forget: the first verb of a run's life, and the promises that equal requests are one run."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowforge.db import fetch, load_statements
 
@@ -15,65 +15,58 @@ if TYPE_CHECKING:
 
 _SQL = load_statements("flowforge.transitions")
 
+#: start_run's text, for connections of other libraries than ours; its parameters are `start_run_parameters`.
+START_RUN = _SQL["start_run"]
+
+#: Seconds for which an idempotency key stands for its run, where the caller says nothing else.
+KEY_TTL = 86_400.0
+
 
 class NewRun(NamedTuple):
-    """A run to start: `parameters` is JSON text; a lower `priority` goes first."""
+    """A run to start: `parameters` is JSON text; a lower `priority` goes first; equal starts with a `key` are one."""
 
     id: UUID
     workflow_id: UUID
     parameters: str
     priority: int = 0
+    key: str | None = None
 
 
-def start_run(connection: Connection, runs: Sequence[NewRun]) -> dict[UUID, int]:
+class Started(NamedTuple):
     """
-    Write runs, their task runs, and a dispatch for each root. Return run id -> number of its task runs.
+    What became of a `NewRun`: `run_id` is its own id, or that of the run for which its key stands already.
 
-    A workflow that the connection's snapshot does not show gets no run: its id is missing in the answer.
+    `same` says whether that run was asked for with the same workflow and parameters.
     """
-    rows = fetch(
-        connection,
-        _SQL["start_run"],
-        {
-            "runs": [run.id for run in runs],
-            "workflows": [run.workflow_id for run in runs],
-            "parameters": [run.parameters for run in runs],
-            "priorities": [run.priority for run in runs],
-        },
-    )
-    return {row.workflow_run_id: row.tasks for row in rows}
 
-
-class Reservation(NamedTuple):
-    """An idempotency key that is to stand for a run for `ttl` seconds; `user` is None until there are users."""
-
-    organization_id: UUID
-    user: str | None
-    key: str
-    fingerprint: str
+    id: UUID
     run_id: UUID
-    workflow_id: UUID
-    ttl: float
+    same: bool
 
 
-def reserve(connection: Connection, reservation: Reservation) -> tuple[UUID, str] | None:
+def start_run(connection: Connection, runs: Sequence[NewRun], *, key_ttl: float = KEY_TTL) -> list[Started]:
     """
-    Let the key stand for the run, or find the run that it stands for already. Return that run's id and fingerprint.
+    Write runs, their task runs, and a dispatch for each root.
 
-    None means that the connection's snapshot does not show the workflow. Waits for a transaction that holds the same
-    key, so that of many at once exactly one starts the run.
+    A workflow that the connection's snapshot does not show gets no run: its id is missing in the answer. No two of the
+    runs may have one key. Waits for a transaction that holds one of the keys, so that of many at once exactly one
+    starts the run.
     """
-    parameters = {
-        "organization": reservation.organization_id,
-        "user": reservation.user,
-        "key": reservation.key,
-        "fingerprint": reservation.fingerprint,
-        "run": reservation.run_id,
-        "workflow": reservation.workflow_id,
-        "ttl": timedelta(seconds=reservation.ttl),
+    rows = fetch(connection, START_RUN, start_run_parameters(runs, key_ttl=key_ttl))
+    return [Started(*row) for row in rows]
+
+
+def start_run_parameters(runs: Sequence[NewRun], *, key_ttl: float = KEY_TTL) -> dict[str, Any]:
+    """Return the parameters of START_RUN; keys stand for their runs for `key_ttl` seconds."""
+    return {
+        "runs": [run.id for run in runs],
+        "workflows": [run.workflow_id for run in runs],
+        "parameters": [run.parameters for run in runs],
+        "priorities": [run.priority for run in runs],
+        "keys": [run.key for run in runs],
+        "user": None,
+        "ttl": timedelta(seconds=key_ttl),
     }
-    rows = fetch(connection, _SQL["reserve"], parameters) or fetch(connection, _SQL["reserved"], parameters)
-    return (rows[0].workflow_run_id, rows[0].fingerprint) if rows else None
 
 
 def forget(connection: Connection, *, limit: int) -> int:

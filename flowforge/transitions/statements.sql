@@ -3,9 +3,10 @@
 -- A verb is one statement over a set: arrays in, accepted rows out. It names the state it leaves and the token it needs,
 -- and writes the events and the outbox rows that the change owes. A row that does not come back was not the caller's.
 --
--- Lock order, the same for all: run rows by id, then task rows by id, then outbox rows; each in a MATERIALIZED CTE on
--- which the next depends, because data-modifying CTEs run in no promised order. Only `for no key update`: `for update`
--- would block on the foreign keys of concurrent inserts. renew, expire, take, resend and forget skip locked rows.
+-- Lock order, the same for all: idempotency keys, then run rows by id, then task rows by id, then outbox rows; each in a
+-- MATERIALIZED CTE on which the next depends, because data-modifying CTEs run in no promised order. Only `for no key
+-- update`: `for update` would block on the foreign keys of concurrent inserts. renew, expire, take, resend and forget skip
+-- locked rows.
 --
 -- Only values on locked rows decide: after a wait the locked row is fresh, while other tables and subqueries still show
 -- the snapshot from before it. And rows are reached by primary key alone, with state and token tested on the locked row:
@@ -13,30 +14,57 @@
 
 
 -- name: start_run
--- – -> pending (run); – -> ready | pending (task runs, token 0)
--- One run for each element of the arrays. dependents are found by position, each by primary key in a subquery of its own:
--- as a join, without statistics, that was a scan of all tasks for each task (6.2 s instead of 0.4 s for 5,000).
+-- – -> pending (run); – -> ready | pending (task runs, token 0); idempotency key: – | expired -> stands for the run
+-- One run for each element of the arrays, except where its key stands for another run already: that is the answer then,
+-- also when it was committed after this statement began, and the fingerprint says whether it was asked for the same.
+-- dependents are found by position, each by primary key in a subquery of its own: as a join, without statistics, that was
+-- a scan of all tasks for each task (6.2 s instead of 0.4 s for 5,000).
 with asked as materialized (
-    select asked.*, w.organization_id,
-           array(select gen_random_uuid() from flowforge.task t where t.workflow_id = asked.workflow_id) as task_runs
-      from unnest(%(runs)s::uuid[], %(workflows)s::uuid[], %(parameters)s::text[], %(priorities)s::smallint[])
-           as asked (id, workflow_id, parameters, priority)
+    select asked.*, w.organization_id, flowforge.clock() as now,
+           encode(sha256(convert_to(jsonb_build_array(w.name, asked.parameters::jsonb)::text, 'UTF8')), 'hex') as fingerprint
+      from unnest(%(runs)s::uuid[], %(workflows)s::uuid[], %(parameters)s::text[], %(priorities)s::smallint[],
+                  %(keys)s::text[]) as asked (id, workflow_id, parameters, priority, key)
       join flowforge.workflow w on w.id = asked.workflow_id
+), reserved as (
+    insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at,
+                                                created_at)
+    select organization_id, %(user)s::text, key, fingerprint, id, now + %(ttl)s::interval, now
+      from asked
+     where key is not null
+     order by key                                            -- two batches at once wait for each other in one order
+        on conflict on constraint uniq_idempotency_organization_user_key
+        do update
+       set fingerprint = case when k.expires_at < excluded.created_at then excluded.fingerprint else k.fingerprint end,
+           workflow_run_id = case when k.expires_at < excluded.created_at then excluded.workflow_run_id
+                                  else k.workflow_run_id end,
+           created_at = case when k.expires_at < excluded.created_at then excluded.created_at else k.created_at end,
+           expires_at = case when k.expires_at < excluded.created_at then excluded.expires_at else k.expires_at end
+    returning k.organization_id, k.key, k.fingerprint, k.workflow_run_id
+), answer as materialized (
+    select asked.id, coalesce(reserved.workflow_run_id, asked.id) as run_id,
+           coalesce(reserved.fingerprint, asked.fingerprint) = asked.fingerprint as same
+      from asked
+      left join reserved on reserved.organization_id = asked.organization_id and reserved.key = asked.key
+), own as materialized (
+    select asked.*,
+           array(select gen_random_uuid() from flowforge.task t where t.workflow_id = asked.workflow_id) as task_runs
+      from asked
+      join answer on answer.id = asked.id and answer.run_id = asked.id
 ), run as (
     insert into flowforge.workflow_run (id, organization_id, workflow_id, parameters, priority, tasks_remaining)
     select id, organization_id, workflow_id, parameters::jsonb, priority, cardinality(task_runs)
-      from asked
+      from own
 ), fresh as materialized (
-    select a.task_runs[t.position] as id, a.organization_id, a.id as workflow_run_id, t.id as task_id, a.priority,
+    select o.task_runs[t.position] as id, o.organization_id, o.id as workflow_run_id, t.id as task_id, o.priority,
            t.queue, t.attempts - 1 as failures_left, t.lost as losses_left, t."when", t.required, upstream.remaining,
            case when upstream.remaining = 0 then 'ready' else 'pending' end as state,
-           array(select a.task_runs[(select d.position from flowforge.task d where d.id = e.downstream_id)]
+           array(select o.task_runs[(select d.position from flowforge.task d where d.id = e.downstream_id)]
                    from flowforge.task_dependency e
                   where e.upstream_id = t.id) as dependents,
            jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload
-      from asked a
-      join flowforge.workflow w on w.id = a.workflow_id
-      join flowforge.task t on t.workflow_id = a.workflow_id
+      from own o
+      join flowforge.workflow w on w.id = o.workflow_id
+      join flowforge.task t on t.workflow_id = o.workflow_id
      cross join lateral (select count(*)::int from flowforge.task_dependency e where e.downstream_id = t.id)
            as upstream (remaining)
 ), created as (
@@ -54,15 +82,14 @@ with asked as materialized (
 ), run_told as (
     insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, to_state)
     select organization_id, id, 'created', 'pending'
-      from asked
+      from own
 ), task_told as (
     insert into flowforge.task_run_event (organization_id, task_run_id, kind, to_state, attempt, fencing_token)
     select organization_id, id, 'created', state, 1, 0
       from fresh
 )
-select workflow_run_id, count(*)::int as tasks
-  from fresh
- group by workflow_run_id;
+select id, run_id, same
+  from answer;
 
 
 -- name: claim
@@ -104,8 +131,7 @@ with asked as materialized (
     returning r.id, r.organization_id
 ), done as (
     delete from flowforge.outbox_message o
-     using own
-     where o.task_run_id = own.id and o.fencing_token_snapshot = own.token
+     where o.task_run_id = any(array(select id from own))
 ), run_told as (
     insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, from_state, to_state)
     select organization_id, id, 'started', 'pending', 'running'
@@ -379,8 +405,7 @@ with asked as materialized (
 ), later as (
     update flowforge.outbox_message o
        set published_at = null, available_at = flowforge.clock() + %(delay)s::interval
-      from own
-     where o.task_run_id = own.id and o.fencing_token_snapshot = own.fencing_token
+     where o.task_run_id = any(array(select id from own))
 ), task_told as (
     insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
                                           fencing_token, detail)
@@ -477,30 +502,147 @@ with asked as materialized (
 )
 update flowforge.outbox_message o
    set published_at = null
-  from held
-  join asked on asked.id = held.id and asked.published_at = held.published_at
- where o.id = held.id
+ where o.id = any(array(select held.id
+                          from held
+                          join asked on asked.id = held.id and asked.published_at = held.published_at))
 returning o.routing_key as queue;
 
 
--- name: reserve
--- idempotency key: – -> stands for this run, unless it stands for another and has not expired, or its workflow is not seen
-insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at)
-select w.organization_id, %(user)s, %(key)s, %(fingerprint)s, %(run)s::uuid, flowforge.clock() + %(ttl)s::interval
-  from flowforge.workflow w
- where w.id = %(workflow)s::uuid
-    on conflict on constraint uniq_idempotency_organization_user_key
-    do update set fingerprint = excluded.fingerprint, workflow_run_id = excluded.workflow_run_id,
-                  created_at = flowforge.clock(), expires_at = excluded.expires_at
-           where k.expires_at < flowforge.clock()
-returning k.workflow_run_id, k.fingerprint;
+-- name: hold
+-- no change: locks a run and all its task runs, so that a move may be planned from them in the same transaction
+with run as materialized (
+    select r.id
+      from flowforge.workflow_run r
+     where r.id = %(run)s::uuid
+     order by r.id
+       for no key update
+), held as materialized (
+    select t.id, t.task_id, t.state, t.fencing_token, t.required
+      from flowforge.task_run t
+     where (select count(*) from run) >= 0 and t.workflow_run_id = %(run)s::uuid
+     order by t.id
+       for no key update
+)
+select held.id, d.key, held.state, held.fencing_token as token, held.required
+  from held
+  join flowforge.task d on d.id = held.task_id
+ order by d.position;
 
 
--- name: reserved
-select k.workflow_run_id, k.fingerprint
-  from flowforge.idempotency_key k
- where k.organization_id = %(organization)s::uuid and k.key = %(key)s
-   and (k.user_id = %(user)s or k.user_id is null and %(user)s::text is null);
+-- name: move
+-- ready | pending -> ready | pending | skipped, at the token seen, which becomes one more; others keep state and token
+-- The run goes on by another version of its workflow: its task runs are now of that version's tasks, new ones are made,
+-- and those that the version does not have are skipped. Counters come from a plan made while all rows were held.
+with asked as materialized (
+    select *
+      from jsonb_to_recordset(%(moved)s::jsonb)
+           as asked (id uuid, token bigint, state text, becomes text, task uuid, "when" text, required boolean,
+                     dependents uuid[], remaining int, failed int, unsucceeded int)
+), fresh as materialized (
+    select *
+      from jsonb_to_recordset(%(fresh)s::jsonb)
+           as fresh (id uuid, becomes text, task uuid, "when" text, required boolean, dependents uuid[], remaining int,
+                     failed int, unsucceeded int)
+), run as materialized (
+    select r.id, r.organization_id, r.workflow_id, r.state, r.priority, r.cancel_requested_at, r.started_at
+      from flowforge.workflow_run r
+     where r.id = %(run)s::uuid
+     order by r.id
+       for no key update
+), held as materialized (
+    select t.id, t.organization_id, t.state, t.fencing_token, t.attempt
+      from flowforge.task_run t
+     where (select count(*) from run) >= 0 and t.id = any(array(select id from asked))
+     order by t.id
+       for no key update
+), as_planned as materialized (
+    select asked.*, held.organization_id, held.attempt, (asked.state in ('pending', 'ready'))::int as hands
+      from held
+      join asked on asked.id = held.id and asked.token = held.fencing_token
+     where held.state = asked.state
+), going as materialized (                                   -- the run, if it goes on and the plan is true of every row
+    select run.*
+      from run
+     where run.state in ('pending', 'running')
+       and (select count(*) from as_planned) = (select count(*) from asked)
+), own as materialized (
+    select as_planned.*
+      from as_planned
+     cross join going
+), moved as (
+    update flowforge.task_run t
+       set task_id = coalesce(own.task, t.task_id), state = own.becomes, fencing_token = t.fencing_token + own.hands,
+           "when" = coalesce(own."when", t."when"), required = coalesce(own.required, t.required),
+           dependents = own.dependents,
+           upstream_remaining = case when own.hands = 1 then own.remaining else t.upstream_remaining end,
+           upstream_failed = case when own.hands = 1 then own.failed else t.upstream_failed end,
+           upstream_unsucceeded = case when own.hands = 1 then own.unsucceeded else t.upstream_unsucceeded end,
+           deferred_because = null,
+           finished_at = case when own.becomes = own.state then t.finished_at
+                              when own.becomes = 'skipped' then flowforge.clock()
+                         end
+      from own
+     where t.id = own.id
+), created as (
+    insert into flowforge.task_run (id, organization_id, workflow_run_id, task_id, state, failures_left, losses_left,
+                                    upstream_remaining, upstream_failed, upstream_unsucceeded, "when", required,
+                                    dependents, finished_at)
+    select fresh.id, run.organization_id, run.id, d.id, fresh.becomes, d.attempts - 1, d.lost, fresh.remaining,
+           fresh.failed, fresh.unsucceeded, fresh."when", fresh.required, fresh.dependents,
+           case when fresh.becomes = 'skipped' then flowforge.clock() end
+      from fresh
+     cross join going run
+      join flowforge.task d on d.id = fresh.task
+), gone as (
+    delete from flowforge.outbox_message o
+     where o.task_run_id = any(array(select id from own where state = 'ready'))
+), owed as (
+    insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
+                                          fencing_token_snapshot, attempt_snapshot)
+    select run.organization_id, due.id, run.id, d.queue, run.priority,
+           jsonb_build_object('workflow', w.name, 'key', d.key, 'task', d.id), due.token, due.attempt
+      from (select id, task, token + 1 as token, attempt from own where becomes = 'ready'
+             union all
+            select id, task, 0, 1 from fresh where becomes = 'ready') due
+     cross join going run
+      join flowforge.task d on d.id = due.task
+      join flowforge.workflow w on w.id = d.workflow_id
+), task_told as (
+    insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
+                                          fencing_token, detail)
+    select organization_id, id, case when becomes = 'skipped' then 'skipped' else 'moved' end, state, becomes, attempt,
+           token + 1, jsonb_build_object('to', %(workflow)s::text)
+      from own
+     where hands = 1
+     union all
+    select run.organization_id, fresh.id, 'created', null, fresh.becomes, 1, 0, jsonb_build_object('to', %(workflow)s::text)
+      from fresh
+     cross join going run
+), counted as (
+    update flowforge.workflow_run r
+       set workflow_id = %(workflow)s::uuid, tasks_remaining = %(remaining)s, tasks_failed = %(failed)s,
+           state = case when %(remaining)s > 0 then r.state
+                        when %(failed)s > 0 then 'failed'
+                        when r.cancel_requested_at is not null then 'cancelled'
+                        else 'succeeded'
+                   end,
+           finished_at = case when %(remaining)s = 0 then greatest(r.started_at, flowforge.clock()) end
+      from going
+      join run on run.id = going.id
+     where r.id = run.id and run.state in ('pending', 'running')
+    returning r.id, r.organization_id, run.workflow_id as before, run.state as from_state, r.state
+), run_told as (
+    insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, from_state, to_state, detail)
+    select organization_id, id, 'moved', from_state, from_state,
+           jsonb_build_object('from', before, 'to', %(workflow)s::text)
+      from counted
+     union all
+    select organization_id, id, state, from_state, state, null
+      from counted
+     where state not in ('pending', 'running')
+)
+select id
+  from counted;
 
 
 -- name: forget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from pydantic import PydanticUserError, ValidationError
@@ -57,7 +58,7 @@ def _value(source: Mapping[str, Any], parameters: Mapping[str, Any], results: Ma
     if "parameter" in source:
         return parameters[source["parameter"]]
     if "value" in source:
-        return source["value"]
+        return copy.deepcopy(source["value"])  # the next attempt gets it too
     if "task" in source:
         return results[source["task"]]
     tasks = source["tasks"]

@@ -48,3 +48,14 @@ class StoredTask:
             retry_max_delay=seconds(retry.max_delay, "max_delay"),
             timeout=task.timeout,
         )
+
+    def pause(self, failures: int) -> float:
+        """
+        Return the longest that the next attempt may have to wait after that many failures: exponential, and capped.
+
+        A power too large for a float is the cap as well.
+        """
+        try:
+            return min(self.retry_delay * self.retry_factor ** (failures - 1), self.retry_max_delay)
+        except OverflowError:
+            return self.retry_max_delay

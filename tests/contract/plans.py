@@ -6,10 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import psycopg2.extensions
-from psycopg2.extras import NamedTupleCursor
-
 from flowforge.db import Database, Session
+from flowforge.db.session import NamedRows, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ class Recorder(Session):
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         """Open a cursor that tells this connection what it executes."""
-        kind = _NamedTuples if options.pop("cursor_factory", None) is NamedTupleCursor else _Tuples
+        kind = _NamedTuples if options.pop("cursor_factory", None) is NamedRows else _Tuples
         return super().cursor(*args, cursor_factory=kind, **options)
 
 
@@ -39,11 +37,11 @@ class _Recording:
         return super().execute(query, parameters)  # type: ignore[misc]
 
 
-class _Tuples(_Recording, psycopg2.extensions.cursor):
+class _Tuples(_Recording, Rows):
     pass
 
 
-class _NamedTuples(_Recording, NamedTupleCursor):
+class _NamedTuples(_Recording, NamedRows):
     pass
 
 

@@ -68,6 +68,10 @@ VERBS: dict[str, Callable[[Connection, Busy], Any]] = {
 #: through idx_taskrun_state_age. That is work in flight, and never the history or the backlog.
 IN_FLIGHT = {"expire": 2 * BATCH}
 
+#: PostgreSQL 15 alone, in a plan for all parameters and with an outbox that was empty when it was last analyzed, sorts
+#: what is due in the queue instead of reading it in order. It does so until the next analyze, within a minute or two.
+DUE = {"take": BATCH}
+
 #: What takes up to a limit: the table whose rows it locks, and the call.
 LIMITED: dict[str, tuple[str, Callable[[Connection, int], Any]]] = {
     "take": ("outbox_message", lambda c, limit: transitions.take(c, "default", limit=limit, after=Mark())[0]),
@@ -171,18 +175,20 @@ def taken_and_locked(database: Database, url: str, verb: str, limit: int, denied
 @pytest.mark.parametrize("parameters", PARAMETERS, indirect=True)
 @pytest.mark.parametrize("size", [1, BATCH])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_reads_no_more_than_its_batch(plans: list[Plan], verb: str, size: int) -> None:
+def test_a_verb_reads_no_more_than_its_batch(plans: list[Plan], verb: str, size: int, situation: Situation) -> None:
+    excused = DUE.get(verb, 0) if situation.database.raw().server_version < 160_000 else 0
     for plan in plans:
         assert not tables_scanned_whole(plan) & BIG
-        most = 4 * size + IN_FLIGHT.get(verb, 0)
+        most = 4 * size + IN_FLIGHT.get(verb, 0) + excused
         assert {table: rows for table, rows in rows_read(plan).items() if table in BIG and rows > most} == {}
 
     assert sum(plan["Actual Rows"] for plan in plans) >= size, f"{verb} did not do its work"
 
 
 def test_every_verb_is_planned() -> None:
-    keys = {"reserve", "forget"}  # of idempotency: one row, and a limit; test_indexes plans them
-    assert {name for name in transitions.__all__ if name.islower()} - keys == set(VERBS)
+    # No verbs; one of idempotency keys, which test_indexes plans; and one for a single run at a time, by hand.
+    others = {"start_run_parameters", "plan", "forget", "hold", "move"}
+    assert {name for name in transitions.__all__ if name.islower()} - others == set(VERBS)
 
 
 @pytest.mark.parametrize("limit", [1, 5])

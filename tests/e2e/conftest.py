@@ -66,6 +66,11 @@ class Fleet:
         """Return what a process has said."""
         return (self._directory / f"{self.processes.index(process)}.log").read_text(errors="replace")
 
+    def tell(self) -> None:
+        """Print what the processes have said: pytest shows it when the test has failed."""
+        for number, process in enumerate(self.processes):
+            sys.stdout.write(f"-- {number} {process.args} -> {process.returncode}\n{self.log(process)[-4000:]}\n")
+
     def stop(self) -> None:
         """Kill what still runs, by its id."""
         for process in self.processes:
@@ -82,6 +87,7 @@ def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
     engine = client.configure(settings)
     yield fleet
     fleet.stop()
+    fleet.tell()
     engine.database.close()
     broken = {rule: count for rule, count in insights_after(settings).items() if count}
     assert not broken
@@ -109,5 +115,4 @@ def owner_pid(run: client.Run, key: str) -> int:
 
 def events(run: client.Run, key: str) -> list[str]:
     """Return the kinds of a task run's events, in order."""
-    rows = insights.task_events(DEFAULT_ORGANIZATION, run.id)
-    return [event.kind for event in rows if event.task_run.task.key == key]
+    return [event.kind for event in run.events() if event.task == key]

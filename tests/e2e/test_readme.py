@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from flowforge import Settings
-from tests.e2e.conftest import ROOT, Fleet
+from tests.documents import ROOT, blocks, in_code, spans, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.e2e.conftest import Fleet
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: What the first example leaves to its reader: the parameters of its workflow, and a connection for its start.
 PREAMBLE = """
 from dataclasses import dataclass
 from datetime import date
@@ -31,7 +34,6 @@ class Sales:
 CALLER = """
 import os
 import psycopg2
-from sales import *
 
 connection, day = psycopg2.connect(os.environ["DATABASE_URL"]), date(2026, 11, 29)
 with connection, connection.cursor() as cursor:
@@ -39,10 +41,9 @@ with connection, connection.cursor() as cursor:
 """
 
 
-def blocks(language: str) -> list[str]:
-    """Return the fenced blocks of a language, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return [block for of, block in found if of == language]
+def first(language: str) -> str:
+    """Return the first fenced block of a language."""
+    return next(block.text for block in blocks("README.md") if block.language == language)
 
 
 def shape(shown: str) -> list[str]:
@@ -55,14 +56,16 @@ def test_the_first_screen_fits_and_says_when_not_to_use_it() -> None:
     assert "**Use something else if**" in "\n".join(README.splitlines()[:40])
 
 
-def test_every_setting_is_named() -> None:
-    variables = {field.metadata["env"] for field in dataclasses.fields(Settings)}
+def test_every_setting_is_told_with_its_default() -> None:
+    rows = table("README.md", "setting")
+    defaults = {in_code(row[0]): row[2].strip("`") for row in rows if re.fullmatch(r"`?\w+`?", row[2])}
 
-    assert {name for name in variables if f"`{name}`" not in README} == set()
+    assert {name for row in rows for name in spans(row[0])} == {field.metadata["env"] for field in fields(Settings)}
+    assert Settings.from_env(defaults) == Settings()
 
 
 def test_the_first_example_runs_and_looks_as_shown(fleet: Fleet, tmp_path: Path) -> None:
-    definition, start = blocks("python")[0].split("\n\n")
+    definition, start = first("python").split("\n\n")
     (tmp_path / "sales.py").write_text(PREAMBLE + definition)
     fleet.scheduler()
     fleet.worker(FLOWFORGE_MODULES="sales", PYTHONPATH=f"{tmp_path}:{ROOT}")
@@ -72,8 +75,9 @@ def test_the_first_example_runs_and_looks_as_shown(fleet: Fleet, tmp_path: Path)
         command = [sys.executable, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    run_id = python("-c", CALLER + start + "print(run.id)\nassert run.result(transform) == 2066").strip()
+    caller = f"from sales import *\n{CALLER}{start}print(run.id)\nassert run.result(transform) == 2066"
+    run_id = python("-c", caller).strip()
     shown = python("-m", "flowforge", "runs", "show", run_id)
 
     print(shown)  # noqa: T201 - what to paste when the form changes
-    assert shape(blocks("")[0]) == shape(shown)
+    assert shape(first("text")) == shape(shown)

@@ -9,6 +9,7 @@ import psycopg2
 import pytest
 
 import flowforge
+from flowforge.testing import Servers
 from tests.integration.sales import define
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from flowforge import Workflow
     from flowforge.client import Engine
+    from flowforge.embedded.servers import PostgresServer, ValkeyServer
     from flowforge.settings import Settings
 
 
@@ -38,3 +40,9 @@ def connection(database_url: str) -> Iterator[Any]:
     """A connection of the caller's own."""
     with closing(psycopg2.connect(database_url)) as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def flowforge_servers(postgres: PostgresServer, valkey: ValkeyServer) -> Servers:
+    """The servers of this session, for the fixtures that FlowForge's users have."""
+    return Servers(postgres.url, valkey.url)

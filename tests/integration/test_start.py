@@ -163,7 +163,7 @@ def test_a_snapshot_from_before_the_definition_is_told(sales: Workflow[...], con
     "given", [object(), "postgresql://", SqliteDatabase(":memory:")], ids=["object", "URL", "SQLite"]
 )
 def test_another_kind_of_connection_is_refused_with_the_remedy(sales: Workflow[...], given: Any) -> None:
-    with pytest.raises(TypeError, match="give a psycopg2 connection or a Peewee database on psycopg2"):
+    with pytest.raises(TypeError, match="give a psycopg2 or psycopg connection, a SQLAlchemy Session"):
         sales.options(connection=given).start(day=DAY)
 
     assert models.WorkflowRun.select().count() == 0

@@ -11,7 +11,7 @@ import pytest
 
 from flowforge import Workflow
 from flowforge.client import Engine, Run
-from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, WaitTimeout
+from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, UnreadableValue, WaitTimeout
 from flowforge.states import RunState, TaskState
 from tests.integration.sales import DAY, end, extract
 
@@ -102,3 +102,11 @@ def test_a_task_that_the_runs_version_lacks_has_no_result(sales: Workflow[...]) 
 
     with pytest.raises(FlowForgeError, match="has no task 'later': its version is another than this code's"):
         run.result(later)
+
+
+def test_a_result_that_does_not_fit_this_codes_annotation_names_the_task(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+    end(engine.database, run, result='"soon"')
+
+    with pytest.raises(UnreadableValue, match="the result of task 'extract' does not fit its annotation"):
+        run.result(sales.tasks["extract"])

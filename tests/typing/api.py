@@ -72,6 +72,9 @@ run = sales.options(connection=connection, idempotency_key="daily-sales/2026-11-
 assert_type(run, Run)
 assert_type(run.wait(timeout=60), RunState)
 assert_type(sales.start(date(2026, 11, 29), region="us"), Run)
+assert_type(sales.start_many(sales.prepare(day=date(2026, 11, n)) for n in range(1, 8)), list[Run])
+sales.prepare(day="2026-11-29")  # type: ignore[arg-type]
+sales.start_many([Sales(date(2026, 11, 29))])  # type: ignore[list-item]
 sales.start()  # type: ignore[call-arg]
 sales.start(day="2026-11-29")  # type: ignore[arg-type]
 sales.start(day=date(2026, 11, 29), regoin="us")  # type: ignore[call-arg]
@@ -139,3 +142,12 @@ assert_type(published(measure=3), str)
 published("3")  # type: ignore[arg-type]
 assert_type(run.result(published), str)
 assert_type(run.result(reports.task(announce, key="announce")), float)
+
+
+async def from_asynchronous_code() -> None:
+    run = await sales.start_async(day=date(2026, 11, 29))
+    assert_type(await run.wait_async(timeout=60), RunState)
+    assert_type(await run.result_async(transform), Totals)
+    assert_type([event.kind for event in await run.events_async()], list[str])
+    assert_type([task.key for task in run.tasks()], list[str])
+    await sales.start_async(days=1)  # type: ignore[call-arg]

@@ -1,8 +1,11 @@
-"""run_inline carries out a run's plan in this process: the engine's rules and values, and no servers."""
+"""run_inline carries out a run's plan in this process: the engine's rules, values and order, and no servers."""
 
+import asyncio
+import contextvars
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -10,10 +13,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from flowforge import Context, NonRetryable, Retry, Skip, Workflow
-from flowforge.errors import NotFinished, ParameterError, TaskFailed
+from flowforge.errors import NotFinished, ParameterError, TaskFailed, UnstorableValue
 from flowforge.states import RunState, TaskState, When
+from tests.model import Rule
+from tests.plans import HOUR, End, Plan, Start, Step, check_order, define, plans
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,17 @@ def test_a_failure_is_tried_again_without_waiting(sales: Workflow[...]) -> None:
     assert attempts_of(sales, ValueError(), ValueError(), 1, retry=retry) == ("succeeded", 3)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()], ids=repr)
+def test_what_is_no_exception_is_a_failure_too(sales: Workflow[...], error: BaseException) -> None:
+    """B061."""
+    assert attempts_of(sales, error, 1, retry=Retry(attempts=2)) == ("succeeded", 2)
+
+
+def test_ctrl_c_ends_the_run(sales: Workflow[...]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        attempts_of(sales, KeyboardInterrupt(), 1, retry=Retry(attempts=2))
+
+
 @pytest.mark.parametrize("error", [NonRetryable("never"), Skip("nothing to load")], ids=repr)
 def test_some_exceptions_are_final_under_any_policy(sales: Workflow[...], error: Exception) -> None:
     state = "skipped" if isinstance(error, Skip) else "failed"
@@ -198,23 +215,206 @@ def test_a_coroutine_functions_result_is_what_is_awaited(sales: Workflow[...]) -
     assert sales.run_inline(day=DAY).result(fetch) == 29
 
 
-def test_the_context_tells_of_the_attempt(sales: Workflow[...]) -> None:
-    seen: list[tuple[int, str, bool]] = []
+def test_it_works_where_an_event_loop_runs(sales: Workflow[...]) -> None:
+    @sales.task
+    async def fetch(day: date) -> int:
+        await asyncio.sleep(0)
+        return day.day
 
-    @sales.task(retry=Retry(attempts=2))
+    @sales.task
+    def ask(fetch: int) -> int:
+        return asyncio.run(asyncio.sleep(0, fetch + 1))
+
+    async def a_test() -> Any:
+        return sales.run_inline(day=DAY)
+
+    assert asyncio.run(a_test()).result(ask) == 30
+
+
+def test_the_loop_goes_on_while_another_thread_runs_it(sales: Workflow[...]) -> None:
+    """What a task asks of a server in the test's own loop is answered."""
+    loop = asyncio.new_event_loop()
+
+    @sales.task
+    def ask() -> int:
+        return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 7), loop).result(timeout=10)
+
+    assert loop.run_until_complete(asyncio.to_thread(sales.run_inline, day=DAY)).result(ask) == 7
+    loop.close()
+
+
+def test_tasks_run_in_the_callers_thread_and_context(sales: Workflow[...]) -> None:
+    name = contextvars.ContextVar("name", default="")
+    sales.task(lambda: [name.get(), threading.get_ident()], key="where")
+
+    async def in_a_loop() -> Any:
+        return sales.run_inline(day=DAY).tasks["where"].result
+
+    name.set("mine")
+    assert sales.run_inline(day=DAY).tasks["where"].result == ["mine", threading.get_ident()]
+    assert asyncio.run(in_a_loop())[0] == "mine"
+
+
+def test_the_context_tells_of_the_attempt(sales: Workflow[...]) -> None:
+    seen: list[Context] = []
+
+    @sales.task(retry=Retry(attempts=3))
     def load(context: Context) -> str:
         context.progress(1, 2, "half")
         context.guard(object())
         context.log.info("here")
-        seen.append((context.attempt, context.idempotency_key, context.cancelled))
-        if context.attempt == 1:
+        assert not context.cancelled
+        seen.append(context)
+        if context.attempt < 3:
             raise ValueError
         return f"{context.workflow}/{context.key}"
 
     run = sales.run_inline(day=DAY)
 
     assert run.result(load) == "daily-sales/load"
-    assert seen == [(1, f"{run.id}/load", False), (2, f"{run.id}/load", False)]
+    assert [(context.attempt, context.token) for context in seen] == [(1, 1), (2, 3), (3, 5)]
+    assert {(context.run_id, context.idempotency_key) for context in seen} == {(run.id, f"{run.id}/load")}
+    assert len({context.task_run_id for context in seen}) == 1
+
+
+def test_each_attempt_reads_values_of_its_own(sales: Workflow[...]) -> None:
+    @sales.task
+    def extract() -> Any:
+        return {"orders": [1]}
+
+    def spoil(extract: Any, constant: Any) -> int:
+        extract["orders"].append(2)
+        constant.append(2)
+        return len(extract["orders"]) + len(constant)
+
+    tasks = [sales.task(spoil, key=key, inputs={"constant": [1]}) for key in ("first", "second")]
+
+    run = sales.run_inline(day=DAY)
+
+    assert [run.result(task) for task in tasks] == [4, 4]
+    assert run.result(extract) == {"orders": [1]}
+
+
+def test_values_come_back_as_postgresql_returns_them(sales: Workflow[...]) -> None:
+    """Objects by the length of their keys, and numbers as `numeric` has them."""
+    sales.task(lambda: {"b": 1e22, "aa": -0.0, "ä": 1e-7, "a": 1.0}, key="numbers")
+
+    assert repr(sales.run_inline(day=DAY).tasks["numbers"].result) == (
+        "{'a': 1.0, 'b': 10000000000000000000000, 'aa': 0.0, 'ä': 1e-07}"
+    )
+
+
+def test_what_is_too_large_is_refused_as_by_the_servers(sales: Workflow[...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWFORGE_VALUE_LIMIT", "50")
+    sales.task(lambda: "x" * 49, key="large")
+    ended = sales.run_inline(day=DAY).tasks["large"]
+
+    with pytest.raises(UnstorableValue, match="parameters of workflow 'daily-sales' has 60 bytes"):
+        sales.run_inline(day=DAY, region="x" * 25)
+
+    assert ended.error
+    assert ended.error["type"] == "UnstorableValue"
+
+
+def starts_of(plan: Plan) -> list[str]:
+    """Carry a plan out; return the attempts in the order of their starts."""
+    starts: list[Start] = []
+    define("plan", plan, starts).run_inline()
+    return [f"{key} {attempt}" for key, attempt in starts]
+
+
+FAILS = (End.RAISE, End.RETURN)
+
+
+def test_what_is_ready_goes_before_what_is_ready_later() -> None:
+    plan = {"a": Step(Rule()), "after_a": Step(Rule(["a"])), "b": Step(Rule()), "after_b": Step(Rule(["b"]))}
+
+    assert starts_of(plan) == ["a 1", "b 1", "after_a 1", "after_b 1"]
+
+
+def test_what_waits_for_its_retry_holds_up_nothing() -> None:
+    plan = {
+        "a": Step(Rule(), FAILS, delay=2),
+        "b": Step(Rule(), FAILS, delay=1),
+        "c": Step(Rule(), FAILS),
+        "after_c": Step(Rule(["c"])),
+        "after_a": Step(Rule(["a"])),
+    }
+
+    assert starts_of(plan) == ["a 1", "b 1", "c 1", "c 2", "after_c 1", "b 2", "a 2", "after_a 1"]
+
+
+def test_the_pauses_are_those_of_the_policy(sales: Workflow[...]) -> None:
+    starts: list[str] = []
+
+    def fail_as(name: str) -> None:
+        starts.append(name)
+        raise ValueError
+
+    policies = {"even": Retry(attempts=4, delay=3, factor=1), "growing": Retry(attempts=4, delay=1, factor=3)}
+    for name, retry in policies.items():
+        sales.task(fail_as, key=name, inputs={"name": name}, retry=retry)
+
+    sales.run_inline(day=DAY)
+
+    # even: at 0, 3, 6, 9 seconds; growing: at 0, 1, 4, 13.
+    assert starts == ["even", "growing", "growing", "even", "growing", "even", "even", "growing"]
+
+
+def test_the_events_are_told_in_order() -> None:
+    plan = {
+        "a": Step(Rule(), FAILS, delay=HOUR),
+        "b": Step(Rule(), [End.GIVE_UP]),
+        "after_b": Step(Rule(["b"])),
+        "after_that": Step(Rule(["after_b"])),
+        "mourner": Step(Rule(["b"], When.ANY_FAILED), [End.SKIP]),
+    }
+
+    run = define("plan", plan, []).run_inline()
+
+    assert [f"{event.task} {event.kind} {event.attempt}" for event in run.events] == [
+        "a claimed 1",
+        "a retried 2",
+        "b claimed 1",
+        "b failed 1",
+        "mourner readied 1",
+        "after_b skipped 1",
+        "after_that skipped 1",
+        "mourner claimed 1",
+        "mourner skipped 1",
+        "a claimed 2",
+        "a succeeded 2",
+    ]
+    assert {key: task.attempts for key, task in run.tasks.items()} == {
+        "b": 1,
+        "after_b": 0,
+        "after_that": 0,
+        "mourner": 1,
+        "a": 2,
+    }
+
+
+@settings(deadline=None, max_examples=200)
+@given(plans(most=12))
+def test_any_plan_ends_as_the_rules_say_and_starts_in_order(plan: Plan) -> None:
+    starts: list[Start] = []
+
+    run = define("plan", plan, starts).run_inline()
+
+    model = check_order(plan, starts)
+    assert {key: task.state for key, task in run.tasks.items()} == model.states()
+    assert run.state == model.run()[0]
+
+
+def test_a_long_chain_and_a_wide_fan_take_no_stack_and_little_time(sales: Workflow[...]) -> None:
+    wide = [sales.task(succeed, key=f"wide_{number}") for number in range(2000)]
+    last = sales.task(fail, key="fail", after=wide)
+    for number in range(2000):
+        last = sales.task(succeed, key=f"skipped_{number}", after=last)
+
+    run = sales.run_inline(day=DAY)
+
+    assert [task.state.value for task in run.tasks.values()] == ["succeeded"] * 2000 + ["failed"] + ["skipped"] * 2000
 
 
 def test_a_result_that_is_not_there_says_why(sales: Workflow[...]) -> None:

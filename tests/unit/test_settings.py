@@ -20,7 +20,7 @@ WHOLE = {
     "FLOWFORGE_GRACE": "60",
     "FLOWFORGE_THREADS": "16",
     "FLOWFORGE_RUNWAY": "512",
-    "FLOWFORGE_PREPARE": "off",
+    "FLOWFORGE_VALUE_LIMIT": "4096",
     "FLOWFORGE_IDEMPOTENCY_TTL": "3600",
 }
 
@@ -38,7 +38,7 @@ def test_each_setting_has_a_variable() -> None:
         grace=60.0,
         threads=16,
         runway=512,
-        prepare=False,
+        value_limit=4096,
         idempotency_ttl=3600.0,
     )
     assert len(WHOLE) == len(dataclasses.fields(Settings))
@@ -66,12 +66,6 @@ def test_a_number_is_positive_and_finite(variable: str, value: str) -> None:
 
     assert str(caught.value) == f"{variable}={value!r}: it must be a positive number"
     assert (caught.value.name, caught.value.value) == (variable, value)
-
-
-def test_a_switch_is_on_or_off() -> None:
-    assert Settings.from_env({"FLOWFORGE_PREPARE": "ON"}).prepare
-    with pytest.raises(SettingsError, match="FLOWFORGE_PREPARE='no': it must be on or off"):
-        Settings.from_env({"FLOWFORGE_PREPARE": "no"})
 
 
 def test_what_is_required_and_missing_is_named_with_an_example() -> None:

@@ -20,7 +20,6 @@ from flowforge import client, insights, migrations
 from flowforge.embedded import development
 from flowforge.embedded.demo import report
 from flowforge.embedded.demo.workflow import check, merge, source_survey
-from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.settings import Settings
 from flowforge.states import TASK_TERMINAL, RunState, TaskEvent, TaskState
 
@@ -67,13 +66,12 @@ def _watch(run: Run) -> str | None:
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("waiting for the workers", total=len(source_survey.tasks))
         while not run.state.ended:
-            tasks = insights.task_summaries(DEFAULT_ORGANIZATION, run.id)
+            tasks = run.tasks()
             done = sum(task.state in TASK_TERMINAL for task in tasks)
             running = [task for task in tasks if task.state == TaskState.RUNNING]
             progress.update(bar, completed=done, description=_doing(running))
             reading = [task for task in running if task.key.startswith("read_share")]
-            if killed is None and done >= len(tasks) / 2 and reading:
-                killed = _kill(reading)
+            if killed is None and done >= len(tasks) / 2 and reading and (killed := _kill(run, reading)):
                 progress.console.print(f"[bold red]SIGKILL[/] for worker process {killed}, which owns a lease")
             time.sleep(_LOOK_EVERY)
         progress.update(bar, completed=len(source_survey.tasks), description="done")
@@ -84,20 +82,24 @@ def _doing(running: list[insights.TaskSummary]) -> str:
     return ", ".join(task.key for task in running[:4]) or "waiting"
 
 
-def _kill(owned: list[insights.TaskSummary]) -> str:
-    """Kill the process that owns the first of these leases, by the pid in the owner's name."""
+def _kill(run: Run, owned: list[insights.TaskSummary]) -> str | None:
+    """Kill the process that owns the first of these leases, by its pid in the owner's name, if it still owns any."""
     owner = owned[0].lease_owner or ""
-    os.kill(int(owner.split(":")[1]), signal.SIGKILL)
-    return owner
+    pid = int(owner.split(":")[1])
+    os.kill(pid, signal.SIGSTOP)  # what it has sent is answered soon; what it owns after that it owns when it dies
+    time.sleep(_LOOK_EVERY)
+    owns = owner in {task.lease_owner for task in run.tasks()}
+    os.kill(pid, signal.SIGKILL if owns else signal.SIGCONT)
+    return owner if owns else None
 
 
 def _conclude(run: Run, killed: str | None, tree: Path, report_file: Path) -> int:
     """Write the report, say what came of it, and judge."""
-    tasks = insights.task_summaries(DEFAULT_ORGANIZATION, run.id)
-    expired = [e for e in insights.task_events(DEFAULT_ORGANIZATION, run.id) if e.kind == TaskEvent.EXPIRED]
+    tasks = run.tasks()
+    expired = [event for event in run.events() if event.kind == TaskEvent.EXPIRED]
     _print_times(tasks)
     for event in expired:
-        console.print(f"recovered: [bold]{event.task_run.task.key}[/] ran again as attempt {event.attempt}")
+        console.print(f"recovered: [bold]{event.task}[/] ran again as attempt {event.attempt}")
     if run.state != RunState.SUCCEEDED:
         console.print(f"[bold red]the run {run.state}[/]")
         return 1

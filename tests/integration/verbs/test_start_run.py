@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from flowforge import models, transitions
-from flowforge.transitions import NewRun
+from flowforge.transitions import NewRun, Started
 from tests import factories
 from tests.factories import Node
 from tests.integration.verbs import situation
@@ -81,7 +81,8 @@ def test_several_runs_start_in_one_batch_and_do_not_mix(database: Database) -> N
 
     answer = database.perform(transitions.start_run, batch)
 
-    assert answer == {batch[0].id: 4, batch[1].id: 1, batch[2].id: 4}
+    assert {*answer} == {Started(new.id, new.id, same=True) for new in batch}
+    assert [situation.run(new.id).tasks_remaining for new in batch] == [4, 1, 4]
     assert [situation.run(new.id).parameters for new in batch] == [{"n": 0}, {"n": 1}, {"n": 2}]
     for new in (batch[0], batch[2]):
         left, join = factories.task_run(new.id, "left"), factories.task_run(new.id, "join")
@@ -93,7 +94,7 @@ def test_an_empty_batch_changes_nothing(database: Database) -> None:
 
     answer = database.perform(transitions.start_run, [])
 
-    assert answer == {}
+    assert answer == []
     assert situation.changed_since(before) == set()
 
 
@@ -103,7 +104,7 @@ def test_an_unknown_workflow_gets_no_run(database: Database) -> None:
 
     answer = database.perform(transitions.start_run, [known, unknown])
 
-    assert answer == {known.id: 1}
+    assert answer == [Started(known.id, known.id, same=True)]
     assert models.WorkflowRun.select().count() == 1
 
 
@@ -154,7 +155,7 @@ def test_two_starts_under_one_id_at_once_make_one_run(database_url: str) -> None
     ):
         pass
 
-    assert first.answer == {new.id: 1}
+    assert first.answer == [Started(new.id, new.id, same=True)]
     assert models.TaskRun.select().count() == models.OutboxMessage.select().count() == 1
 
 
@@ -168,3 +169,101 @@ def test_two_starts_of_one_workflow_do_not_wait_for_each_other(database: Databas
 
     assert runs_seen == [second]
     assert models.WorkflowRun.select().count() == 2
+
+
+# Idempotency keys
+
+
+def keyed(workflow: models.Workflow, *keys: str | None, parameters: str = "{}") -> list[NewRun]:
+    """Return runs to start, one for each key."""
+    return [NewRun(uuid4(), workflow.id, parameters, key=key) for key in keys]
+
+
+def test_a_key_stands_for_the_run_that_was_started_with_it(database: Database) -> None:
+    workflow = factories.make_workflow(DIAMOND)
+    (first,), (again,), (other,) = (
+        keyed(workflow, "k"),
+        keyed(workflow, "k"),
+        keyed(workflow, "k", parameters='{"n": 1}'),
+    )
+
+    answers = [database.perform(transitions.start_run, [new]) for new in (first, again, other)]
+
+    assert answers == [
+        [Started(first.id, first.id, same=True)],
+        [Started(again.id, first.id, same=True)],
+        [Started(other.id, first.id, same=False)],
+    ]
+    assert [run.id for run in models.WorkflowRun.select()] == [first.id]
+    assert models.TaskRun.select().count() == len(DIAMOND)
+
+
+def test_parameters_are_the_same_however_they_are_written(database: Database) -> None:
+    workflow = factories.make_workflow({"only": Node()})
+    (first,) = keyed(workflow, "k", parameters='{"day": "2026-11-29", "region": "eu"}')
+    (again,) = keyed(workflow, "k", parameters='{"region":"eu","day":"2026\\u002d11-29"}')
+
+    database.perform(transitions.start_run, [first])
+
+    assert database.perform(transitions.start_run, [again]) == [Started(again.id, first.id, same=True)]
+
+
+def test_a_batch_starts_what_has_no_key_or_a_new_one(database: Database) -> None:
+    workflow = factories.make_workflow({"only": Node()})
+    (before,) = keyed(workflow, "b")
+    database.perform(transitions.start_run, [before])
+    batch = keyed(workflow, "c", "b", None, "a")
+
+    answer = database.perform(transitions.start_run, batch)
+
+    assert {one.id: one.run_id for one in answer} == {new.id: before.id if new.key == "b" else new.id for new in batch}
+    assert models.WorkflowRun.select().count() == 4
+    assert sorted(row.key for row in models.IdempotencyKey.select()) == ["a", "b", "c"]
+
+
+def test_one_key_twice_in_a_batch_starts_nothing(database: Database) -> None:
+    workflow = factories.make_workflow({"only": Node()})
+    before = situation.picture()
+
+    with pytest.raises(psycopg2.errors.CardinalityViolation):
+        database.perform(transitions.start_run, keyed(workflow, "k", "k"))
+
+    assert situation.changed_since(before) == set()
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_start_waits_for_another_with_its_key_and_learns_how_that_ended(database_url: str, end: str) -> None:
+    workflow = factories.make_workflow({"only": Node()})
+    (first,), (second,) = keyed(workflow, "k"), keyed(workflow, "k")
+
+    with racing(
+        database_url,
+        lambda connection: transitions.start_run(connection, [first]),
+        lambda connection: transitions.start_run(connection, [second]),
+    ) as (one, two):
+        if end == "rollback":
+            one.roll_back()
+
+    expected = first.id if end == "commit" else second.id
+    assert two.answer == [Started(second.id, expected, same=True)]
+    assert [run.id for run in models.WorkflowRun.select()] == [expected]
+
+
+@pytest.mark.usefixtures("database")
+def test_two_batches_with_the_same_keys_in_other_orders_do_not_deadlock(database_url: str) -> None:
+    workflow = factories.make_workflow({"only": Node()})
+    keys = [f"key-{n}" for n in range(200)]
+    batches = [keyed(workflow, *keys), keyed(workflow, *reversed(keys))]
+
+    with racing(
+        database_url,
+        lambda connection: transitions.start_run(connection, batches[0]),
+        lambda connection: transitions.start_run(connection, batches[1]),
+    ) as (one, two):
+        pass
+
+    first = {new.key: new.id for new in batches[0]}
+    by_id = {new.id: new.key for new in batches[1]}
+    assert len(one.answer) == len(keys)
+    assert {by_id[answer.id]: answer.run_id for answer in two.answer} == first

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -158,10 +159,30 @@ def test_what_is_not_an_exception_is_an_outcome_too(error: type[BaseException], 
     assert (ending.state, told(ending)[0]) == (TaskState.FAILED, error.__name__)
 
 
-def test_a_result_that_cannot_be_stored_fails() -> None:
-    ending = carried_out(lambda: float("nan"), failures_left=2)
+@pytest.mark.parametrize(
+    ("result", "told_to"),
+    [
+        (float("nan"), "give None, or a text"),
+        (datetime(2026, 11, 29, 12, 0), "give it one, as datetime.now(UTC) has"),  # noqa: DTZ001 - the naive one
+        ("x" * 1_048_576, "keep the data elsewhere, and give its path or key instead"),
+        (object(), "use plain data or a dataclass"),
+    ],
+    ids=["NaN", "naive", "over 1 MiB", "object"],
+)
+def test_a_result_that_cannot_be_stored_fails_for_good_and_says_what_to_return(result: object, told_to: str) -> None:
+    """B111, B112, B115, B116."""
+    ending = carried_out(lambda: result, failures_left=2)
 
-    assert (ending.state, told(ending)[0]) == (TaskState.FAILED, "UnstorableValue")
+    kind, message = told(ending)
+    assert (ending.state, kind) == (TaskState.FAILED, "UnstorableValue")
+    assert message.startswith("the result of task 'only'")
+    assert told_to in message
+
+
+def test_a_result_of_just_a_mebibyte_is_kept() -> None:
+    ending = carried_out(lambda: "x" * (1_048_576 - 2))
+
+    assert ending.state == TaskState.SUCCEEDED
 
 
 def test_a_withdrawn_attempt_is_not_carried_out() -> None:

@@ -318,7 +318,9 @@ def test_a_message_about_parameters_is_short(sales: Definition[Any]) -> None:
 
 
 def test_parameters_that_cannot_be_stored_are_refused(sales: Definition[Any]) -> None:
-    with pytest.raises(UnstorableValue, match="parameters of workflow 'daily-sales' holds the character U\\+0000"):
+    with pytest.raises(
+        UnstorableValue, match=r"parameters of workflow 'daily-sales', at \['region'\], holds the character U\+0000"
+    ):
         sales.encode(date(2026, 11, 29), region="e\x00u")
 
 

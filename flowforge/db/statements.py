@@ -1,0 +1,98 @@
+"""Statements: run in a transaction or alone, prepared where that pays, kept in .sql files."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from contextlib import contextmanager
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from psycopg2.extras import NamedTupleCursor
+
+from flowforge.db.session import NamedRows, Session, limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
+logger = logging.getLogger(__name__)
+
+#: What a prepared statement ends in when another session answers than the one in which it was prepared.
+MISPLACED = (InvalidSqlStatementName, DuplicatePreparedStatement)
+
+
+@contextmanager
+def begun(connection: Connection) -> Iterator[Connection]:
+    """Run the block in the transaction that is open on the connection, or else in one of its own."""
+    if not _idle(connection):
+        yield connection
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("begin")
+        if seconds := _limit_of(connection):
+            cursor.execute("set local statement_timeout = %s", (round(seconds * 1000),))
+        try:
+            yield connection
+        except BaseException:
+            if not connection.closed:
+                cursor.execute("rollback")
+            raise
+        cursor.execute("commit")
+
+
+def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
+    """
+    Run one statement; return its rows as named tuples.
+
+    On a session of our own it is prepared first, once: planning is a third of what a verb costs. On a caller's
+    connection it is sent as it is, because a pooler may stand behind that.
+    """
+    if not isinstance(connection, Session):
+        return _run(connection, statement, parameters)
+    if _limit_of(connection) and _idle(connection):
+        with begun(connection):
+            return fetch(connection, statement, parameters)
+    try:
+        return _run(connection, statement, parameters)
+    except MISPLACED as error:
+        _prepare_no_more(error)
+        if not _idle(connection):
+            raise  # for whoever began the transaction: it is aborted
+        return _run(connection, statement, parameters)
+
+
+def _run(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
+    ours = isinstance(connection, Session)
+    with connection.cursor(cursor_factory=NamedRows if ours else NamedTupleCursor) as cursor:
+        cursor.execute(connection.prepared(cursor, statement) if ours else statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _prepare_no_more(error: Exception) -> None:
+    if Session.prepares:
+        Session.prepares = False
+        logger.warning("db.unprepared error=%s: a pooler gives sessions away, so nothing is prepared any more", error)
+
+
+def _idle(connection: Connection) -> bool:
+    return bool(connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE)
+
+
+def _limit_of(connection: Connection) -> float | None:
+    """Return the seconds that a statement of this thread may take on the server: only on a session of our own."""
+    seconds = limit.get() if isinstance(connection, Session) else None
+    return None if seconds == math.inf else seconds
+
+
+@cache
+def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
+    """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`, in the file's order."""
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    blocks = re.split(r"^-- name: (.+)$", text, flags=re.MULTILINE)[1:]
+    return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
