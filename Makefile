@@ -4,7 +4,7 @@ BIN     := $(VENV)/bin
 DIR     ?=
 MODULES ?= etl
 
-.PHONY: help setup demo test soak check bench dev wheels clean
+.PHONY: help setup demo test soak previous check bench dev wheels clean
 
 help:  ## Say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,13 +25,16 @@ test: setup  ## Run the tests on real servers of their own
 soak: setup  ## Run the tests that take long by their nature
 	$(BIN)/python -m pytest -m soak
 
+previous: setup  ## Run the tests of the release before on this release's schema
+	$(BIN)/python -m tests.previous
+
 check: setup  ## Check style, types, import contracts, migrations = schema.sql, and docs
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/contract/test_schema.py tests/contract/test_typing.py tests/contract/test_data_model_docs.py \
-		tests/contract/test_docs.py
+		tests/contract/test_docs.py tests/contract/test_migrations.py
 
 bench: setup  ## Measure what docs/performance.md says
 	$(BIN)/python -m benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -15,6 +16,8 @@ from tests.e2e.conftest import ROOT, Fleet, events, owner_pid
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_old_processes_work_on_while_and_after_a_newer_release_migrates(fleet: Fleet) -> None:
@@ -61,10 +64,13 @@ def test_an_old_process_started_after_a_contracting_migration_says_which_release
     assert (1, True) == (doctor.returncode, refused in " ".join(doctor.stdout.split()))
 
 
-def test_the_tests_of_the_release_before_see_a_migration_that_its_code_cannot_run_on() -> None:
+def test_the_tests_of_the_release_before_see_a_migration_that_its_code_cannot_run_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """`make previous` runs tests/previous.py with a migration that only adds; here is one that takes something away."""
     migrate = f"{sys.executable} -m tests.made_up contract"
 
-    answer = previous.run_tests(ROOT, sys.executable, migrate, "tests/integration/verbs/test_defer.py")
+    failed = previous.run_tests(ROOT, sys.executable, migrate, "tests/integration/verbs/test_defer.py")
 
-    assert 1 == answer
+    assert failed
+    assert re.search(r"UndefinedColumn: column \S*deferred_because does not exist", capfd.readouterr().out)

@@ -122,28 +122,28 @@ def test_migrations_that_we_do_not_know_are_accepted_if_they_say_that_we_can_run
 
 @pytest.mark.parametrize("use", [migrations.check, migrations.migrate])
 def test_a_database_that_needs_a_newer_release_is_refused(database: db.Database, directory: Path, use: Any) -> None:
-    made_up.write(directory, "9001_wide", _EMPTY, oldest="0.2.0")
-    made_up.write(directory, "9002_wider", "select;", oldest="0.10.0")
+    made_up.write(directory, "9001_wide", _EMPTY, oldest="99.2.0")
+    made_up.write(directory, "9002_wider", "select;", oldest="99.10.0")
     migrations.migrate(database, directory)
 
     with pytest.raises(SchemaMismatch) as raised:
         use(database)
 
     assert str(raised.value) == (
-        f"this process is FlowForge {metadata.version('flowforge')}; the database needs at least 0.10.0: "
-        "deploy 0.10.0 first"
+        f"this process is FlowForge {metadata.version('flowforge')}; the database needs at least 99.10.0: "
+        "deploy 99.10.0 first"
     )
 
 
-@pytest.mark.parametrize("ours", ["0.9.1", "0.10.0rc1", "0.10.0", "1.0.0"])
+@pytest.mark.parametrize("ours", ["99.9.1", "99.10.0rc1", "99.10.0", "100.0.0"])
 def test_releases_are_compared_by_their_numbers(
     database: db.Database, directory: Path, monkeypatch: pytest.MonkeyPatch, ours: str
 ) -> None:
-    made_up.write(directory, "9001_wide", _EMPTY, oldest="0.10.0")
+    made_up.write(directory, "9001_wide", _EMPTY, oldest="99.10.0")
     migrations.migrate(database, directory)
     monkeypatch.setattr(metadata, "version", lambda _: ours)
 
-    if ours == "0.9.1":
+    if ours == "99.9.1":
         with pytest.raises(SchemaMismatch):
             migrations.check(database)
     else:
