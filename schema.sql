@@ -326,7 +326,7 @@ begin
         raise exception 'parameters of workflow % must be a JSON object, not %', start.workflow, start.parameters
               using errcode = 'invalid_parameter_value';
     end if;
-    if start.priority not between -100 and 100 then
+    if start.priority is null or start.priority not between -100 and 100 then
         raise exception 'priority must lie between -100 and 100, not %', start.priority
               using errcode = 'invalid_parameter_value';
     end if;

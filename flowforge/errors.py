@@ -51,7 +51,9 @@ class UnknownWorkflow(FlowForgeError):  # noqa: N818
     """No such workflow here: check the name, FLOWFORGE_MODULES, or deploy it."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"no workflow {name!r}{did_you_mean(name, known)}")
+        super().__init__(
+            f"no workflow {name!r} was deployed{did_you_mean(name, known)}: check the name, or `flowforge deploy`"
+        )
         self.name = name
 
 
@@ -130,8 +132,8 @@ class TaskFailed(FlowForgeError):  # noqa: N818
 class WaitTimeout(FlowForgeError, TimeoutError):  # noqa: N818
     """The run was not finished when the time to wait was over; it goes on."""
 
-    def __init__(self, run_id: UUID, state: str, seconds: float) -> None:
-        super().__init__(f"run {run_id} is still {state} after {seconds:g} s")
+    def __init__(self, run_id: UUID, state: str, seconds: float, reason: str = "") -> None:
+        super().__init__(f"run {run_id} is still {state} after {seconds:g} s{reason}")
         self.run_id, self.state = run_id, state
 
 

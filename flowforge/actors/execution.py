@@ -61,7 +61,12 @@ def ending_of(attempt: Attempt, error: BaseException) -> Outcome | Release:
     claim = attempt.claim
     if attempt.timed_out:
         error = _timeout(attempt).with_traceback(error.__traceback__)
-    described = json.dumps(describe(error))
+    told = describe(error)
+    described = json.dumps(told)
+    logger.warning(
+        "task_run.raised workflow=%s task=%s run=%s attempt=%d error=%s: %s",
+        *(attempt.task.workflow, attempt.task.key, claim.run_id, claim.attempt, told["type"], told["message"]),
+    )
     if isinstance(error, Skip):
         return Outcome(claim.id, claim.run_id, claim.token, TaskState.SKIPPED, error=described)
     if claim.failures_left and not isinstance(error, _FINAL):

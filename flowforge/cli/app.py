@@ -51,7 +51,7 @@ for command in (
     app.command()(command)
 
 
-@app.command(hidden=True)
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(what: Annotated[str, typer.Argument()] = "X") -> None:
     """Answer a habit from other tools."""
     typer.echo(f"flowforge has no command 'run': did you mean `start {what}` or `runs show {what}`?", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -33,10 +34,11 @@ def check(
     settings = Settings.from_env().require("modules")
     registry = load(settings.modules)
     client.configure(replace(settings, database_url=against) if against else settings)
+    served = settings.queues or registry.queues
     lacks = [
         Lack(need.workflow, need.version, need.key, need.task_runs, reason)
         for need in insights.unfinished_tasks()
-        if (reason := registry.cannot_run(need.workflow, need.key, need.inputs))
+        if (reason := registry.cannot_run(need.workflow, need.key, need.inputs) or _unserved(need.queue, served))
     ]
     if as_json:
         output.print_json(lacks)
@@ -44,6 +46,14 @@ def check(
         _print(lacks)
     if lacks:
         raise typer.Exit(1)
+
+
+def _unserved(queue: str, served: Sequence[str]) -> str | None:
+    if queue in served:
+        return None
+    return (
+        f"it waits in queue {queue!r}, and workers of this code serve {', '.join(served)}: add it to FLOWFORGE_QUEUES"
+    )
 
 
 def _print(lacks: list[Lack]) -> None:

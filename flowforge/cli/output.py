@@ -29,6 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 #: As wide as the terminal; in a pipe nothing is cut.
 console = Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 400)
 
+_LINES = 12  # of a traceback
 _SHORT = 13  # characters of a run's id: enough to tell it apart, and `runs show` takes as much
 
 STYLES = {
@@ -40,7 +41,7 @@ STYLES = {
     "cancelled": "magenta",
     "skipped": "dim italic",
 }
-_BAR = 20  # characters
+_BAR, _NOTE = 20, 300  # characters
 
 
 def print_json(value: object) -> None:
@@ -102,7 +103,7 @@ def run(summary: RunSummary, tasks: Sequence[TaskSummary], progress: Mapping[UUI
             _bar(task, began, until),
             Text(_note(task, progress.get(task.id))),
         )
-    return Group(head, made)
+    return Group(head, made, *(_traceback(task) for task in tasks if task.state == "failed" and task.error))
 
 
 def move(moved: Move, *, done: bool) -> RenderableType:
@@ -125,9 +126,15 @@ def _bar(task: TaskSummary, began: datetime, until: datetime) -> Text:
     return Text(" " * left + "━" * wide + " " * (_BAR - left - wide), style=STYLES.get(task.state, ""))
 
 
+def _traceback(task: TaskSummary) -> Text:
+    """Return the last lines of what a failed task has raised: the cause stands last."""
+    lines = (task.error or {}).get("traceback", "").rstrip().splitlines()[-_LINES:]
+    return Text("\n".join(["", f"{task.key}:", *(f"  {line}" for line in lines)]), style="dim") if lines else Text()
+
+
 def _note(task: TaskSummary, progress: Progress | None) -> str:
     if task.error and task.state in {"failed", "skipped", "ready"}:
-        return f"{task.error['type']}: {task.error['message']}".splitlines()[0][:100]
+        return f"{task.error['type']}: {task.error['message']}".splitlines()[0][:_NOTE]
     if task.state == "running":
         return f"{_progress(progress)}on {task.lease_owner}"
     return task.deferred_because or ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -50,8 +52,9 @@ def dev(
     named = tuple(modules or ()) or settings.require("modules").modules
     commands = development.commands(Path.cwd())
     with development.deployment(named, data) as environment:
-        for name in ("DATABASE_URL", "REDIS_URL"):
-            typer.echo(f"{name}={environment[name]!r}")
+        typer.echo("for commands in another terminal (after a change of code, start this anew):")
+        for name in ("DATABASE_URL", "REDIS_URL", "FLOWFORGE_MODULES"):
+            typer.echo(f"export {name}={shlex.quote({**os.environ, **environment}[name])}")
         if command := commands.pop(development.RELEASE, None):
             development.release(command, environment)
         supervisor = development.supervise(commands, environment, grace=settings.grace + 2 * _MARGIN, echo=sys.stdout)

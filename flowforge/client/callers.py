@@ -51,7 +51,9 @@ async def fetch_async(connection: Any, statement: str, parameters: Mapping[str, 
         async with connection.cursor(row_factory=_psycopg_rows()) as cursor:
             await cursor.execute(statement, parameters)
             return await cursor.fetchall()  # type: ignore[no-any-return]
-    if _of(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection", "async_scoped_session"):
+    if _of(connection, "sqlalchemy.ext.asyncio", "async_scoped_session"):
+        connection = connection()
+    if _of(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
         return await connection.run_sync(fetch, statement, parameters)  # type: ignore[no-any-return]
     if _of(connection, "asyncpg", "Connection") or _of(connection, "asyncpg.pool", "PoolConnectionProxy"):
         numbered, names = number(statement)
@@ -108,16 +110,16 @@ def _on_session(session: Any, statement: str, parameters: Mapping[str, Any]) -> 
 
 
 def _on_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[Row]:
-    dialect = connection.dialect
-    if dialect.paramstyle == "pyformat":
-        result = connection.exec_driver_sql(statement, parameters)
-    elif dialect.paramstyle == "numeric_dollar":
-        numbered, names = number(statement)
-        result = connection.exec_driver_sql(numbered, tuple(parameters[name] for name in names))
-    else:
+    style, given = connection.dialect.paramstyle, dict(parameters)
+    if style == "numeric_dollar":
+        statement, names = number(statement)
+        given = tuple(parameters[name] for name in names)  # type: ignore[assignment]
+    elif style != "pyformat":
         raise TypeError(
-            f"connection={connection!r}: {dialect.name}+{dialect.driver} is none of psycopg2, psycopg, asyncpg"
+            f"connection={connection!r}: its paramstyle is {style!r}, and a start needs pyformat or numeric_dollar: "
+            "use postgresql+psycopg2, postgresql+psycopg or postgresql+asyncpg, without an option paramstyle"
         )
+    result = connection.exec_driver_sql(statement, given, execution_options={"stream_results": False})
     return [tuple(row) for row in result]
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from peewee import chunked, fn
 
 from flowforge import insights
-from flowforge.client.engine import engine
+from flowforge.client.engine import engine, migrated
 from flowforge.errors import OptionError
 from flowforge.models import DEFAULT_ORGANIZATION, Deployment, Organization, Task, TaskDependency, Workflow
 
@@ -62,7 +62,8 @@ def _user() -> str:
 def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
     """Return the id of the version that has this structure; a new one is stored in a transaction of its own."""
     known, key = engine().versions, (organization, definition.name, definition.digest)
-    version = known.get(key) or insights.version_of(*key) or _store(definition, organization)
+    with migrated():
+        version = known.get(key) or insights.version_of(*key) or _store(definition, organization)
     if not engine().database.in_transaction():  # what is not committed is not to be remembered
         known[key] = version
     return version
@@ -72,7 +73,8 @@ def _store(definition: Definition[Any], organization: UUID) -> UUID:
     """Insert the next version, if nobody has meanwhile: an organization's definitions are stored one by one."""
     with engine().database.atomic():
         owner: Any = Organization.select().where(Organization.id == organization)
-        owner.for_update("FOR NO KEY UPDATE").get()
+        if owner.for_update("FOR NO KEY UPDATE").first() is None:
+            raise OptionError("organization", organization, "there is no such tenant: give the id of one that there is")
         known = insights.version_of(organization, definition.name, definition.digest)
         return known or _insert(definition, organization)
 

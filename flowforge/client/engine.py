@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from flowforge import db
+import peewee
+import psycopg2
+
+from flowforge import db, migrations
 from flowforge.broker import Runway, connect_redis
 from flowforge.settings import Settings
 
@@ -36,6 +39,16 @@ class Engine:
         """Tell a publisher that something is due."""
         if self.runway:
             self.runway.wake(word)
+
+
+@contextmanager
+def migrated() -> Iterator[None]:
+    """Run a block that reads tables; where those are missing, say by `SchemaMismatch` what is to be done."""
+    try:
+        yield
+    except (peewee.ProgrammingError, psycopg2.ProgrammingError):
+        migrations.check(engine().database)
+        raise
 
 
 _lock = threading.Lock()
@@ -66,6 +79,11 @@ def configured(settings: Settings) -> Iterator[Engine]:
         with _lock:
             _engine = before
             db.proxy.initialize(bound)
+
+
+def settings() -> Settings:
+    """Return what this process was configured with, or what its environment says; no database is looked for."""
+    return _engine.settings if _engine else Settings.from_env()
 
 
 def engine() -> Engine:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 from uuid import UUID, uuid4
 
 from flowforge.client import jsonb
+from flowforge.client.engine import settings
 from flowforge.client.run import read_result
 from flowforge.errors import NonRetryable, Skip, UnstorableValue
 from flowforge.models import DEFAULT_ORGANIZATION
-from flowforge.settings import Settings
 from flowforge.states import RunState, TaskEvent, TaskState
 from flowforge.workflow import Context, values
 from flowforge.workflow.arguments import arguments
@@ -87,13 +87,19 @@ def run_inline(definition: Definition[Any], parameters: str) -> InlineRun:
 
     What a task raises ends that task; only Ctrl-C ends the run. Raises `UnstorableValue` for too large parameters.
     """
-    plan = _Plan(definition, parameters, Settings.from_env().value_limit)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    plan = _Plan(definition, parameters, settings().value_limit)
+    if not _in_event_loop():
         return plan.carry_out()
     with ThreadPoolExecutor(1, thread_name_prefix="flowforge-inline") as thread:
         return thread.submit(contextvars.copy_context().run, plan.carry_out).result()
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Plan:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from pydantic import ValidationError
+from pydantic import PydanticUserError, ValidationError
 
 from flowforge import insights
 from flowforge.client.engine import engine
@@ -63,7 +63,7 @@ class Run:
             raise RunNotCommitted(self.id)
         began, pause = time.monotonic(), _FIRST_PAUSE
         while (state := await offload(getattr, self, "state")) not in RUN_TERMINAL:
-            pause = self._next_pause(began, pause, state, timeout)
+            pause = await offload(self._next_pause, began, pause, state, timeout)
             await asyncio.sleep(pause)
         return RunState(state)
 
@@ -120,8 +120,23 @@ class Run:
             return min(pause * 1.5, _LONGEST_PAUSE)
         left = timeout - (time.monotonic() - began)
         if left <= 0:
-            raise WaitTimeout(self.id, state, timeout)
+            raise WaitTimeout(self.id, state, timeout, _stuck(self.tasks()))
         return min(pause * 1.5, _LONGEST_PAUSE, left)
+
+
+def _stuck(tasks: list[insights.TaskSummary]) -> str:
+    """Return why nothing of a run is being carried out, as far as one sees."""
+    if any(task.state == TaskState.RUNNING for task in tasks):
+        return ""
+    for task in tasks:
+        if task.deferred_because:
+            return f": task {task.key!r} waits, because {task.deferred_because}"
+    ready = [task.key for task in tasks if task.state == TaskState.READY and task.attempt == 1]
+    return (
+        f": task {ready[0]!r} is ready, and no worker has taken it: do a scheduler, and a worker of its queue, run?"
+        if ready
+        else ""
+    )
 
 
 def read_result(run_id: UUID, task: Task[..., Any], state: str, result: Any, error: dict[str, str] | None) -> Any:
@@ -132,5 +147,5 @@ def read_result(run_id: UUID, task: Task[..., Any], state: str, result: Any, err
         raise TaskFailed(run_id, task.key, state, error)
     try:
         return values.decode(result, task.annotations.get("return", Any))
-    except ValidationError as misfit:
+    except (ValidationError, PydanticUserError) as misfit:
         raise UnreadableValue(f"the result of task {task.key!r} does not fit its annotation: {misfit}") from misfit

@@ -6,14 +6,14 @@ import json
 import re
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec
 from uuid import UUID, uuid4
 
 from flowforge import insights, transitions
 from flowforge.client import callers
 from flowforge.client.deploying import ensure_stored
-from flowforge.client.engine import engine
+from flowforge.client.engine import engine, migrated
 from flowforge.client.offload import offload
 from flowforge.client.run import Run
 from flowforge.db import begun
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 #: Asked run id -> the run that it is, and whether that was asked for with the same.
 Answers = dict[UUID, tuple[UUID, bool]]
 
-_KEY = re.compile(r"[^\x00]{1,255}")
+_KEY = re.compile(r"[^\x00\ud800-\udfff]{1,255}")  # what PostgreSQL can hold
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,16 @@ class Prepared:
     """A start that was checked and not made yet: for `start_many`, which makes a run of its own of it each time."""
 
     workflow: str
+    organization: UUID
     new: NewRun
 
     def afresh(self) -> Prepared:
         """Return the same start of another run."""
-        return Prepared(self.workflow, self.new._replace(id=uuid4()))
+        return replace(self, new=self.new._replace(id=uuid4()))
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and bool(_KEY.fullmatch(key))
 
 
 class Conflict(NamedTuple):
@@ -91,10 +96,12 @@ class Options(Generic[P]):
 
     def __post_init__(self) -> None:
         """Refuse what the database would refuse, before that ends the caller's transaction."""
-        if not -100 <= self.priority <= 100:  # noqa: PLR2004 - as schema.sql says
-            raise OptionError("priority", self.priority, "it must lie between -100 and 100")
-        if self.idempotency_key is not None and not _KEY.fullmatch(self.idempotency_key):
-            raise OptionError("idempotency_key", self.idempotency_key, "it must be 1-255 characters, none of them NUL")
+        if type(self.priority) is not int or not -100 <= self.priority <= 100:  # noqa: PLR2004 - as schema.sql says
+            raise OptionError("priority", self.priority, "it must be a whole number between -100 and 100")
+        if self.idempotency_key is not None and not _is_key(self.idempotency_key):
+            raise OptionError(
+                "idempotency_key", self.idempotency_key, "it must be a text of 1-255 characters, none NUL"
+            )
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """
@@ -149,18 +156,20 @@ class Options(Generic[P]):
 
     def _prepared(self, name: str, version: UUID, parameters: str) -> Prepared:
         values.check_size(parameters, engine().settings.value_limit, f"parameters of workflow {name!r}")
-        return Prepared(name, NewRun(uuid4(), version, parameters, self.priority, self.idempotency_key))
+        return Prepared(
+            name, self.organization, NewRun(uuid4(), version, parameters, self.priority, self.idempotency_key)
+        )
 
     def _started(self, prepared: Sequence[Prepared], answers: Answers) -> list[Run]:
         """Wake a publisher, and return the runs."""
         engine().wake(b"now" if self.connection is None else b"soon")
-        return [Run(answers[one.new.id][0], self.organization) for one in prepared]
+        return [Run(answers[one.new.id][0], one.organization) for one in prepared]
 
 
 def _all(starts: Iterable[Prepared]) -> list[Prepared]:
     prepared = [one.afresh() for one in starts]
-    keys = Counter(one.new.key for one in prepared if one.new.key is not None)
-    if twice := [key for key, times in keys.items() if times > 1]:
+    keys = Counter((one.organization, one.new.key) for one in prepared if one.new.key is not None)
+    if twice := [key for (_, key), times in keys.items() if times > 1]:
         raise OptionError("idempotency_key", twice[0], "two starts of one start_many have it: leave one of them out")
     return prepared
 
@@ -197,7 +206,8 @@ def start_by_name(
     Raises `UnknownWorkflow` when none of that name was deployed.
     """
     engine()
-    current = insights.current_version(organization, name)
+    with migrated():
+        current = insights.current_version(organization, name)
     if current is None:
         raise UnknownWorkflow(name, insights.deployed_names(organization))
     view: Options[Any] = Options(definition=None, organization=organization, **options)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import psycopg2
 
 from flowforge.db.session import Session, limit
 from flowforge.db.statements import MISPLACED
-from flowforge.errors import DatabaseUnreachable
+from flowforge.errors import DatabaseUnreachable, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,9 +149,14 @@ def _told(words: str) -> str:
 
 
 def open_database(settings: Settings, *, name: str = "flowforge") -> Database:
-    """Return the database at DATABASE_URL. `name` is shown in pg_stat_activity."""
+    """Return the database at DATABASE_URL, as `name` in pg_stat_activity. Raises `SettingsError` for other URLs."""
     url = settings.require("database_url").database_url
-    url = "postgresql://" + url.removeprefix("postgres://") if url.startswith("postgres://") else url
+    scheme, _, rest = url.rpartition("://")
+    if scheme not in {"", "postgres", "postgresql"}:
+        raise SettingsError(
+            "DATABASE_URL", f"{scheme}://…", "it must begin with postgresql://, without a driver's name"
+        )
+    url = f"postgresql://{rest}" if scheme else url
     return Database(url, application_name=name, **_KEEPALIVES)
 
 

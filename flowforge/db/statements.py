@@ -95,4 +95,10 @@ def load_statements(package: str, file: str = "statements.sql") -> dict[str, str
     """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`, in the file's order."""
     text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
     blocks = re.split(r"^-- name: (.+)$", text, flags=re.MULTILINE)[1:]
-    return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
+    return {name: _bare(body) for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
+
+
+def _bare(text: str) -> str:
+    """Return a statement without its comments: they are for readers, and not every client's encoding can hold them."""
+    lines = (line.partition("--")[0].rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line)

@@ -35,6 +35,7 @@ class Needed:
     version: int
     key: str
     inputs: Mapping[str, Any]
+    queue: str
     task_runs: int
 
 
@@ -120,18 +121,18 @@ def targets(version_id: UUID) -> list[Target]:
     edges: Any = TaskDependency.select(TaskDependency.upstream, TaskDependency.downstream)
     for before, after in edges.where(TaskDependency.downstream.in_(list(keys))).tuples():
         upstream[after].append(keys[before])
-    return [Target(task.id, task.key, upstream[task.id], When(task.when), task.required) for task in tasks]
+    return [Target(task.id, task.key, upstream[task.id], When(task.when), task.required, task.queue) for task in tasks]
 
 
 def unfinished_tasks() -> list[Needed]:
     """Return the stored tasks, of all organizations, that have task runs which have not ended."""
     query: Any = (
-        Task.select(Workflow.name, Workflow.version, Task.key, Task.inputs, fn.count(TaskRun.id))
+        Task.select(Workflow.name, Workflow.version, Task.key, Task.inputs, Task.queue, fn.count(TaskRun.id))
         .join(Workflow)
         .switch(Task)
         .join(TaskRun, on=(TaskRun.task == Task.id))
         .where(TaskRun.state.in_([TaskState.PENDING.value, TaskState.READY.value, TaskState.RUNNING.value]))
-        .group_by(Workflow.name, Workflow.version, Task.key, Task.inputs)
+        .group_by(Workflow.name, Workflow.version, Task.key, Task.inputs, Task.queue)
         .order_by(Workflow.name, Workflow.version, Task.key)
     )
     return [Needed(*row) for row in query.tuples()]

@@ -33,6 +33,7 @@ class Held(NamedTuple):
     state: TaskState
     token: int
     required: bool
+    queue: str
 
 
 class Target(NamedTuple):
@@ -43,6 +44,7 @@ class Target(NamedTuple):
     upstream: Sequence[str]
     when: When
     required: bool
+    queue: str
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Plan:
 
     @property
     def differences(self) -> list[str]:
-        """One line for each task run that the move makes, ends or changes the state of."""
+        """One line for each task run that the move makes, ends, or gives another state or queue."""
         return [line for key, place in self.places.items() if (line := _difference(key, place))]
 
     @property
@@ -139,13 +141,16 @@ def _difference(key: str, place: _Place) -> str | None:
         return f"{key}: new, {place.state}"
     if place.target is None:
         return f"{key}: not in the version, {place.state}"
-    return f"{key}: {place.held.state} -> {place.state}" if place.held.state != place.state else None
+    if place.held.state != place.state:
+        return f"{key}: {place.held.state} -> {place.state}"
+    moved = place.state in _UNDECIDED and place.held.queue != place.target.queue
+    return f"{key}: queue {place.held.queue} -> {place.target.queue}" if moved else None
 
 
 def hold(connection: Connection, run_id: UUID) -> list[Held]:
     """Lock a run and its task runs in the open transaction; return those. Waits for whoever holds any of them."""
     rows = fetch(connection, _SQL["hold"], {"run": run_id})
-    return [Held(row.id, row.key, TaskState(row.state), row.token, row.required) for row in rows]
+    return [Held(row.id, row.key, TaskState(row.state), row.token, row.required, row.queue) for row in rows]
 
 
 def move(connection: Connection, run_id: UUID, version: UUID, planned: Plan) -> bool:

@@ -523,7 +523,7 @@ with run as materialized (
      order by t.id
        for no key update
 )
-select held.id, d.key, held.state, held.fencing_token as token, held.required
+select held.id, d.key, held.state, held.fencing_token as token, held.required, d.queue
   from held
   join flowforge.task d on d.id = held.task_id
  order by d.position;
@@ -556,9 +556,11 @@ with asked as materialized (
      order by t.id
        for no key update
 ), as_planned as materialized (
-    select asked.*, held.organization_id, held.attempt, (asked.state in ('pending', 'ready'))::int as hands
+    select asked.*, held.organization_id, held.attempt, (asked.state in ('pending', 'ready'))::int as hands,
+           asked.state in ('pending', 'ready') and held.attempt = 1 as untried, d.attempts, d.lost
       from held
       join asked on asked.id = held.id and asked.token = held.fencing_token
+      left join flowforge.task d on d.id = asked.task
      where held.state = asked.state
 ), going as materialized (                                   -- the run, if it goes on and the plan is true of every row
     select run.*
@@ -574,6 +576,10 @@ with asked as materialized (
        set task_id = coalesce(own.task, t.task_id), state = own.becomes, fencing_token = t.fencing_token + own.hands,
            "when" = coalesce(own."when", t."when"), required = coalesce(own.required, t.required),
            dependents = own.dependents,
+           failures_left = case when own.untried then coalesce(own.attempts - 1, t.failures_left)
+                                else t.failures_left
+                           end,
+           losses_left = case when own.untried then coalesce(own.lost, t.losses_left) else t.losses_left end,
            upstream_remaining = case when own.hands = 1 then own.remaining else t.upstream_remaining end,
            upstream_failed = case when own.hands = 1 then own.failed else t.upstream_failed end,
            upstream_unsucceeded = case when own.hands = 1 then own.unsucceeded else t.upstream_unsucceeded end,
@@ -596,17 +602,20 @@ with asked as materialized (
 ), gone as (
     delete from flowforge.outbox_message o
      where o.task_run_id = any(array(select id from own where state = 'ready'))
+    returning o.task_run_id, o.available_at
 ), owed as (
     insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
-                                          fencing_token_snapshot, attempt_snapshot)
+                                          fencing_token_snapshot, attempt_snapshot, available_at)
     select run.organization_id, due.id, run.id, d.queue, run.priority,
-           jsonb_build_object('workflow', w.name, 'key', d.key, 'task', d.id), due.token, due.attempt
+           jsonb_build_object('workflow', w.name, 'key', d.key, 'task', d.id), due.token, due.attempt,
+           coalesce(gone.available_at, flowforge.clock())    -- the pause before a retry goes on
       from (select id, task, token + 1 as token, attempt from own where becomes = 'ready'
              union all
             select id, task, 0, 1 from fresh where becomes = 'ready') due
      cross join going run
       join flowforge.task d on d.id = due.task
       join flowforge.workflow w on w.id = d.workflow_id
+      left join gone on gone.task_run_id = due.id
 ), task_told as (
     insert into flowforge.task_run_event (organization_id, task_run_id, kind, from_state, to_state, attempt,
                                           fencing_token, detail)

@@ -113,8 +113,8 @@ class Definition(Generic[P]):
         Raises `DefinitionError` that names task, option and remedy.
         """
         if function is None:
-            return lambda function: self._add(function, TaskOptions(**options))
-        return self._add(function, TaskOptions(**options))
+            return lambda function: self._add(function, TaskOptions.of(options, self.name))
+        return self._add(function, TaskOptions.of(options, self.name))
 
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         function = self._plain(function)
@@ -126,7 +126,7 @@ class Definition(Generic[P]):
         options.check(key, what)
         inputs, annotations = binding.bind(function, key, options.inputs or {}, options.rule(what), scope)
         upstream = {name for source in inputs.values() for name in upstream_keys(source)}
-        upstream |= {binding.key_of(task, scope, f"{what}: after") for task in options.before}
+        upstream |= {binding.key_of(task, scope, f"{what}: after") for task in options.before(what)}
         if not upstream and options.rule(what) is When.ANY_FAILED:
             raise DefinitionError(f"{what}: when='any_failed' never comes true without a task that it waits for")
         self.tasks[key] = task = Task(

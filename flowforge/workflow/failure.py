@@ -20,14 +20,14 @@ def describe(error: BaseException) -> dict[str, str]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001 - user code: __str__ may raise anything
+    except BaseException as failure:  # noqa: BLE001 - user code: __str__ may raise anything
         return f"<its message cannot be read: {type(failure).__name__}>"
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error, limit=_FRAMES))
-    except Exception:  # noqa: BLE001 - user code: __repr__ and __str__ of anything in the chain
+    except BaseException:  # noqa: BLE001 - user code: __repr__ and __str__ of anything in the chain
         return "".join(traceback.format_tb(error.__traceback__, limit=_FRAMES))
 
 

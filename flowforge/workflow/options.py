@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from flowforge.errors import DefinitionError, did_you_mean
 from flowforge.states import When
-from flowforge.workflow.retry import seconds
+from flowforge.workflow.retry import Retry, seconds
 from flowforge.workflow.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flowforge.workflow.retry import Duration, Retry
+    from flowforge.workflow.retry import Duration
     from flowforge.workflow.task import Interrupt
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
@@ -35,10 +35,24 @@ class TaskOptions:
     queue: str = "default"
     interrupt: Interrupt = "raise"
 
-    @property
-    def before(self) -> Sequence[Task[..., Any]]:
-        """The tasks that `after` names, as a sequence."""
-        return [self.after] if isinstance(self.after, Task) else self.after
+    @classmethod
+    def of(cls, given: Mapping[str, Any], workflow: str) -> TaskOptions:
+        """Return the options that were given. Raises `DefinitionError` for a name that is none."""
+        names = [field.name for field in fields(cls)]
+        if unknown := [name for name in given if name not in names]:
+            near = did_you_mean(unknown[0], names)
+            raise DefinitionError(
+                f"workflow {workflow!r}: a task has no option {unknown[0]!r}{near}: use {', '.join(names)}"
+            )
+        return cls(**given)
+
+    def before(self, what: str) -> Sequence[Task[..., Any]]:
+        """Return the tasks that `after` names. Raises `DefinitionError` for anything else."""
+        if isinstance(self.after, Task):
+            return [self.after]
+        if isinstance(self.after, list | tuple) and all(isinstance(task, Task) for task in self.after):
+            return self.after
+        raise DefinitionError(f"{what}: after={self.after!r} must be a task, or a list of tasks: give those themselves")
 
     def check(self, key: str, what: str) -> None:
         """Raise `DefinitionError` for a key, queue or interrupt that cannot be."""
@@ -46,6 +60,8 @@ class TaskOptions:
             raise DefinitionError(f"{what}: key must be 1-200 of A-Z, a-z, 0-9, '_', '.', ':', '-': give one with key=")
         if not _QUEUE.fullmatch(self.queue):
             raise DefinitionError(f"{what}: queue={self.queue!r} must be 1-63 of A-Z, a-z, 0-9, '_', '.', ':', '-'")
+        if self.retry is not None and not isinstance(self.retry, Retry):
+            raise DefinitionError(f"{what}: retry={self.retry!r} must be a Retry: write retry=Retry(attempts=3)")
         if self.interrupt not in {"raise", "never"}:
             raise DefinitionError(f"{what}: interrupt={self.interrupt!r} must be 'raise' or 'never'")
 

@@ -45,7 +45,6 @@ _CONTRACTING = ("ban-drop-", "ban-set-schema", "renaming-")
 
 _COMMENT_OR_BODY = re.compile(r"--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$", re.DOTALL)
 _SQL_IN_PYTHON = re.compile(r"\b(migrator\.|execute(_sql)?\()")
-_BLOCKING_INDEX = re.compile(r"\bcreate (unique )?index (?!concurrently\b)")
 _CONCURRENT = re.compile(r"^(create|drop|reindex)\b.* concurrently\b")
 _CREATED = re.compile(r"^create table (?:if not exists )?([\w.]+)")
 _LOCKED = re.compile(
@@ -53,7 +52,20 @@ _LOCKED = re.compile(
     r"|^(?:alter|drop) table (?:if exists )?(?:only )?([\w.]+)"
     r"|^(?:create|drop) (?:or replace )?(?:constraint )?trigger .*? on ([\w.]+)"
 )
-_LOCK = re.compile(r"^lock\b")
+#: What a statement gives itself away by, and what is wrong with it.
+_SIGNS = [
+    (re.compile(sign), fault)
+    for sign, fault in {
+        r"\bcreate (unique )?index (?!concurrently\b)": "create index without concurrently blocks writers: use "
+        "steps.build_index, also for a new table",
+        r"^lock\b": "lock table: nothing that old processes survive needs it",
+        r"^do\b": "do hides from these rules what it does: write the statements themselves",
+        r"\badd (?:column )?(?!constraint\b)\w+ [^,;]*\bcheck\b": "add column with a check reads the whole table under its "
+        "lock: add the constraint, not valid",
+        r"^(update|delete from)\b": "changes rows, of which there may be millions, in one transaction: the code that "
+        "writes fills a new column",
+    }.items()
+]
 _ADDED = re.compile(r"\badd constraint (\w+) (.+?) not valid\b")
 _VALIDATED = re.compile(r"\bvalidate constraint (\w+)")
 _SET_NOT_NULL = re.compile(r"\balter (?:column )?(\w+) set not null\b")
@@ -107,10 +119,7 @@ def _own(migration: Migration, releases: Sequence[Release]) -> Iterator[str]:
     """Return the faults that a migration has by itself."""
     if _SQL_IN_PYTHON.search(migration.source):
         yield "has SQL in Python: write it in the .sql file, where these rules see it"
-    if any(_BLOCKING_INDEX.search(statement) for statement in migration.statements):
-        yield "create index without concurrently blocks writers: use steps.build_index, also for a new table"
-    if any(_LOCK.search(statement) for statement in migration.statements):
-        yield "lock table: nothing that old processes survive needs it"
+    yield from (fault for sign, fault in _SIGNS if any(sign.search(statement) for statement in migration.statements))
     if len(tables := _locked(migration)) > 1:
         yield f"locks {', then '.join(sorted(tables))}, as verbs may in another order: write a migration for each"
     if any(_CONCURRENT.search(statement) for statement in migration.statements) == migration.atomic:

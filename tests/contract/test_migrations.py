@@ -66,9 +66,24 @@ RULES = {
         "alter table flowforge.task add column place bigint not null default 0;",
     ),
     "lock table": (
-        "lock table flowforge.task in share mode; delete from flowforge.task;",
+        "lock table flowforge.task in share mode;",
         "lock table",
-        "delete from flowforge.task /* lock table */; -- lock table;",
+        "create table flowforge.a () /* lock table */; -- lock table;",
+    ),
+    "do": (
+        "do $$ begin drop table flowforge.task; end $$;",
+        "do hides from these rules",
+        "create function flowforge.f() returns int language plpgsql as $$ begin return 1; end $$;",
+    ),
+    "a column with a check": (
+        "alter table flowforge.task add column place bigint check (place > 0);",
+        "reads the whole table under its lock",
+        "alter table flowforge.task add column place bigint;",
+    ),
+    "rows": (
+        "update flowforge.task set queue = 'default';",
+        "changes rows, of which there may be millions",
+        "alter table flowforge.task add column place bigint default 0;",
     ),
     "what is no SQL": ("create tabel flowforge.a ();", "syntax-error", "create table flowforge.a ();"),
 }  # fmt: skip

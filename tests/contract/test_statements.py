@@ -181,13 +181,18 @@ def test_no_statement_locks_more_than_it_must_or_outlives_its_transaction(name: 
     assert not re.search(r"\b(now\(\)|current_timestamp|clock_timestamp|transaction_timestamp)", text)
 
 
+def bare(text: str) -> str:
+    """Return SQL without comments and indentation."""
+    lines = (line.partition("--")[0].strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
 def test_the_function_for_plain_sql_is_the_verb_word_for_word() -> None:
     schema = (PACKAGE.parent / "schema.sql").read_text(encoding="utf-8")
     function = schema[schema.index("create function flowforge.start(") :]
     verb = re.sub(r"%\((\w+)\)s", r"given.\1", STATEMENTS["start_run"]).rstrip(";")
-    without_comments = [line.strip() for line in verb.splitlines() if not line.startswith("--")]
 
-    assert "\n".join(without_comments) in "\n".join(line.strip() for line in function.splitlines())
+    assert bare(verb) in bare(function)
 
 
 def test_no_sql_stands_outside_sql_files() -> None:

@@ -135,8 +135,8 @@ class Shell:
         self._staying.append(pid.strip())
         wait_for(lambda: word in log.read_text() or self._ask(f"kill -0 {pid}")[0], seconds=_PATIENCE, every=0.1)
         said = log.read_text()
-        for url in re.findall(r"^(?:DATABASE|REDIS)_URL='.*'$", said, re.MULTILINE):
-            self._ask(f"export {url}")  # as the reader of `flowforge dev` is told to
+        for export in re.findall(r"^export .*$", said, re.MULTILINE):
+            self._ask(export)  # as the reader of `flowforge dev` is told to
         return int(word not in said), said
 
     def _ask(self, line: str) -> tuple[int, str]:

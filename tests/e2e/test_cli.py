@@ -73,7 +73,7 @@ def test_migrate_says_what_it_applied_and_then_nothing(environment: dict[str, st
 
 WRONG_WORDS = {
     "run numbers": ("did you mean `start numbers` or `runs show numbers`?", 2),
-    "start nubmers": ("no workflow 'nubmers' (did you mean 'numbers'?)", 1),
+    "start nubmers": ("no workflow 'nubmers' was deployed (did you mean 'numbers'?)", 1),
     "start numbers nn=4": ("has no parameter 'nn' (did you mean 'n'?)", 1),
     "start numbers n=many": ("parameter 'n'", 1),
     "start numbers 4": ("write key=value", 2),
@@ -201,7 +201,7 @@ def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def test_dev_runs_everything_and_ctrl_c_leaves_nothing(dev: tuple[subprocess.Popen[str], Path]) -> None:
     process, log = dev
     wait_for(lambda: "worker.ready" in log.read_text(), seconds=40)
-    given = dict(re.findall(r"^(DATABASE_URL|REDIS_URL)='(.*)'$", log.read_text(), re.MULTILINE))
+    given = dict(re.findall(r"^export (DATABASE_URL|REDIS_URL)='?(.*?)'?$", log.read_text(), re.MULTILINE))
     environment = {
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),

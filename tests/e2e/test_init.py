@@ -78,7 +78,7 @@ def test_the_three_commands_that_it_says_bring_a_run_to_its_end(project: Path) -
 
     with kept_running(f"{settings}\nexec {dev}", project) as log:
         wait_for(lambda: "worker.ready" in log.read_text(), seconds=60)
-        urls = dict(re.findall(r"^(DATABASE_URL|REDIS_URL)='(.*)'$", log.read_text(), re.MULTILINE))
+        urls = dict(re.findall(r"^export (DATABASE_URL|REDIS_URL)='?(.*?)'?$", log.read_text(), re.MULTILINE))
         started = subprocess.run(
             ["sh", "-c", start], cwd=project, env={**TERMINAL, **urls}, capture_output=True, text=True, timeout=60,
             check=False,

@@ -16,7 +16,7 @@ from django.db import connection as django_connection
 from django.db import connections, transaction
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from flowforge import IdempotencyConflict, models
@@ -79,9 +79,9 @@ def on_scoped_session(url: str) -> Iterator[Any]:
 
 
 @contextmanager
-def on_connection(url: str, driver: str) -> Iterator[Any]:
+def on_connection(url: str, driver: str, **options: Any) -> Iterator[Any]:
     with sqlalchemy_engine(url, driver) as engine, engine.begin() as connection:
-        yield connection
+        yield connection.execution_options(**options)
 
 
 @contextmanager
@@ -105,9 +105,11 @@ CALLERS: dict[str, Callable[[str], Any]] = {
     "psycopg": on_psycopg,
     "psycopg, rows as dicts": lambda url: on_psycopg(url, row_factory=dict_row),
     "psycopg, transaction()": on_psycopg_transaction,
+    "psycopg, LATIN1": lambda url: on_psycopg(url, client_encoding="LATIN1"),
     "Session on psycopg2": lambda url: on_session(url, "psycopg2"),
     "Session on psycopg": lambda url: on_session(url, "psycopg"),
     "scoped_session": on_scoped_session,
+    "Connection, stream_results": lambda url: on_connection(url, "psycopg2", stream_results=True),
     "Connection on psycopg2": lambda url: on_connection(url, "psycopg2"),
     "Connection on psycopg": lambda url: on_connection(url, "psycopg"),
     "Django": on_django,
@@ -136,6 +138,17 @@ async def on_async_session(url: str, driver: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
+async def on_async_scoped_session(url: str) -> AsyncIterator[Any]:
+    async with async_engine(url, "asyncpg") as engine:
+        session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+        try:
+            async with session.begin():
+                yield session
+        finally:
+            await session.remove()
+
+
+@asynccontextmanager
 async def on_async_connection(url: str, driver: str) -> AsyncIterator[Any]:
     async with async_engine(url, driver) as engine, engine.begin() as connection:
         yield connection
@@ -161,6 +174,7 @@ ASYNC_CALLERS: dict[str, Callable[[str], Any]] = {
     "psycopg": on_async_psycopg,
     "AsyncSession on psycopg": lambda url: on_async_session(url, "psycopg"),
     "AsyncSession on asyncpg": lambda url: on_async_session(url, "asyncpg"),
+    "async_scoped_session": on_async_scoped_session,
     "AsyncConnection on psycopg": lambda url: on_async_connection(url, "psycopg"),
     "AsyncConnection on asyncpg": lambda url: on_async_connection(url, "asyncpg"),
     "asyncpg": on_asyncpg,
@@ -296,7 +310,7 @@ def test_a_connection_of_the_other_kind_is_refused_with_the_right_call(
 
 def test_a_database_that_is_not_postgresql_is_refused(stored: dict[str, int], sales: Workflow[...]) -> None:
     engine = sa.create_engine("sqlite://")
-    with engine.begin() as connection, pytest.raises(TypeError, match=r"sqlite\+pysqlite is none of psycopg2, psycopg"):
+    with engine.begin() as connection, pytest.raises(TypeError, match=r"its paramstyle is 'qmark', and a start needs"):
         sales.options(connection=connection).start(day=DAY)
     engine.dispose()
     assert models.WorkflowRun.select().count() == stored["workflow_run"]

@@ -267,3 +267,32 @@ def test_a_move_waits_for_a_completion_and_plans_with_it(database: Database, dat
     assert sound(database)
     assert complete(database, run_id) == ["report"]
     assert Run(run_id, DEFAULT_ORGANIZATION).state is RunState.SUCCEEDED
+
+
+# What a task run keeps, and what it takes over
+
+
+def test_a_pause_before_a_retry_goes_on_and_its_budget_stays(database: Database) -> None:
+    run_id = factories.start(database, deploy({"extract": Node(options={"attempts": 3})}, 1))
+    (claimed,) = factories.claim(database, factories.task_run(run_id, "extract"))
+    database.perform(transitions.retry, [transitions.Release(claimed.id, claimed.token, delay=3600.0)])
+    due = models.OutboxMessage.get().available_at
+    deploy({"extract": Node(options={"attempts": 9, "queue": "cpu"})}, 2)
+
+    told = moved(run_id)
+
+    message = models.OutboxMessage.get()
+    assert told.differences == ["extract: queue default -> cpu"]
+    assert (message.available_at, message.routing_key, message.attempt_snapshot) == (due, "cpu", 2)
+    assert factories.task_run(run_id, "extract").failures_left == 1
+    assert sound(database)
+
+
+def test_what_was_never_tried_takes_over_the_budgets(database: Database) -> None:
+    run_id = factories.start(database, deploy(V1, 1))
+    deploy({"extract": Node(options={"attempts": 5, "lost": 7})}, 2)
+
+    moved(run_id)
+
+    row = factories.task_run(run_id, "extract")
+    assert (row.failures_left, row.losses_left) == (4, 7)

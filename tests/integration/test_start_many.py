@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -129,3 +130,33 @@ def test_parameters_over_the_limit_are_refused_before_anything_is_written(
         sales.start(day=DAY, region="x" * 500)
 
     assert written(engine.database, before) == set()
+
+
+def test_runs_of_several_organizations_are_each_ones_own(sales: Workflow[...]) -> None:
+    other = models.Organization.create(slug="other", name="Other")
+    views = [sales.options(idempotency_key="key"), sales.options(idempotency_key="key", organization=other.id)]
+
+    ours, theirs = sales.start_many(view.prepare(day=DAY) for view in views)
+
+    assert theirs.organization == other.id
+    assert {ours.state, theirs.state} == {RunState.PENDING}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("priority", True),
+        ("priority", 1.5),
+        ("idempotency_key", 7),
+        ("idempotency_key", "\ud800"),
+        ("idempotency_key", ""),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(sales: Workflow[...], option: str, value: object) -> None:
+    with pytest.raises(OptionError, match=f"{option}="):
+        sales.options(**{option: value})  # type: ignore[arg-type]
+
+
+def test_a_tenant_that_is_not_there_is_named(sales: Workflow[...]) -> None:
+    with pytest.raises(OptionError, match=r"organization=UUID\(.*\): there is no such tenant"):
+        sales.options(organization=UUID(int=7)).start(day=DAY)

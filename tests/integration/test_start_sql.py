@@ -104,6 +104,7 @@ _NO_DATA, _INVALID = psycopg2.errors.NoDataFound, psycopg2.errors.InvalidParamet
         ("'daily-sales', '[1]'", _INVALID, "must be a JSON object, not"),
         ("'daily-sales', null", _INVALID, "must be a JSON object, not"),
         ("'daily-sales', priority => 101", _INVALID, "priority must lie between -100 and 100"),
+        ("'daily-sales', priority => null", _INVALID, "priority must lie between -100 and 100"),
         ("'daily-sales', idempotency_key => ''", _INVALID, "idempotency_key must be 1-255"),
     ],
 )

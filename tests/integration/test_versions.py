@@ -130,7 +130,9 @@ def test_a_name_that_was_not_deployed_is_unknown(sales: Workflow[...]) -> None:
     sales.start(day=DAY)
     deploy(define("weekly-sales"))
 
-    with pytest.raises(UnknownWorkflow, match=r"no workflow 'daily-sales' \(did you mean 'weekly-sales'\?\)"):
+    with pytest.raises(
+        UnknownWorkflow, match=r"no workflow 'daily-sales' was deployed \(did you mean 'weekly-sales'\?\): check"
+    ):
         start_by_name("daily-sales", PARAMETERS)
 
 

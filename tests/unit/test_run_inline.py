@@ -305,6 +305,7 @@ def test_values_come_back_as_postgresql_returns_them(sales: Workflow[...]) -> No
 
 
 def test_what_is_too_large_is_refused_as_by_the_servers(sales: Workflow[...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["flowforge.client.engine"], "_engine", None)
     monkeypatch.setenv("FLOWFORGE_VALUE_LIMIT", "50")
     sales.task(lambda: "x" * 49, key="large")
     ended = sales.run_inline(day=DAY).tasks["large"]

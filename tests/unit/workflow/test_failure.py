@@ -163,3 +163,22 @@ def test_the_cause_is_told_with_the_error() -> None:
 
     assert "KeyError: 'inner'" in traceback
     assert "direct cause of the following exception" in traceback
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, RecursionError])
+@pytest.mark.parametrize("method", ["__str__", "__repr__"])
+def test_an_exception_that_ends_the_process_when_it_is_printed_is_kept_all_the_same(
+    raised: type[BaseException], method: str
+) -> None:
+    """B110."""
+
+    def fail(_: object) -> str:
+        raise raised
+
+    error = type("Broken", (Exception,), {method: fail})("x")
+    error.__notes__ = type("Notes", (), {"__iter__": fail})()
+
+    told = describe(error)
+
+    assert told["type"].endswith("Broken")
+    assert told["message"]

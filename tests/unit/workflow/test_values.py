@@ -11,11 +11,12 @@ from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from flowforge.errors import UnstorableValue
 from flowforge.workflow import values
@@ -177,6 +178,15 @@ def test_what_cannot_be_stored_is_refused_with_the_name_of_what_it_is(name: str)
 
 NOON = datetime(2026, 11, 29, 12, 0)  # noqa: DTZ001 - the naive one
 
+
+class Noon(Enum):
+    NAIVE = NOON
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
 PLACES: list[tuple[object, str]] = [
     (float("nan"), "it is nan, which JSON does not have: give None, or a text"),
     ({"a": [1, -float("inf")]}, "it, at ['a'][1], is -inf, which"),
@@ -196,6 +206,17 @@ PLACES: list[tuple[object, str]] = [
     (circle(), "it holds itself, or is nested too deeply: give plain data without a circle"),
     (tower(), "it holds itself, or is nested too deeply: give plain data without a circle"),
     ([SecretStr("x")], "it, at [0], is a secret, of which only asterisks would be stored: give its name"),
+    (Decimal("NaN"), "it is the decimal NaN, which is no number: give None, or a text"),
+    (
+        datetime(1930, 1, 1, tzinfo=ZoneInfo("Europe/Amsterdam")),
+        "it has an offset with seconds (1930-01-01T00:00:00+00:19:32)",
+    ),
+    ([iter([1])], "it, at [0], is an iterator, which can be read only once: give a list of what it yields"),
+    (Noon.NAIVE, "it is a datetime without an offset"),
+    (Open(at=NOON), "it, at at, is a datetime without an offset"),  # type: ignore[call-arg]
+    ({True: 1, "true": 2}, "it has two keys that are one text in JSON"),
+    ({Mode.FAST: 1, "fast": 2}, "it has two keys that are one text in JSON"),
+    ({b"a": 1, "a": 2}, "it has two keys that are one text in JSON"),
     ({(1, 2): 3}, "it has the key (1, 2), and JSON's keys are texts: give a list of pairs"),
     ({1: "a", "1": "b"}, "it has two keys that are one text in JSON, as 1 and '1' are: give a list of pairs"),
 ]
