@@ -60,8 +60,8 @@ _SIGNS = [
         "steps.build_index, also for a new table",
         r"^lock\b": "lock table: nothing that old processes survive needs it",
         r"^do\b": "do hides from these rules what it does: write the statements themselves",
-        r"\badd (?:column )?(?!constraint\b)\w+ [^,;]*\bcheck\b": "add column with a check reads the whole table under its "
-        "lock: add the constraint, not valid",
+        r"\badd (?:column )?(?!constraint\b)\w+ [^,;]*\bcheck\b": "add column with a check reads the whole table under "
+        "its lock: add the constraint, not valid",
         r"^(update|delete from)\b": "changes rows, of which there may be millions, in one transaction: the code that "
         "writes fills a new column",
     }.items()
