@@ -9,6 +9,7 @@ of it: they see every change, harmless or not.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,11 @@ TESTS = (
 def main() -> int:
     """Run them; return pytest's exit code."""
     if len(known := releases()) == 1:
-        return run_tests(ROOT, sys.executable, f"{sys.executable} -m tests.made_up expand", *TESTS)
+        return run_tests(ROOT, sys.executable, [sys.executable, "-m", "tests.made_up", "expand"], *TESTS)
     with tempfile.TemporaryDirectory() as directory:
         check_out(f"v{known[-2].name}", Path(directory))
         python = f"{directory}/.venv/bin/python"
-        return run_tests(Path(directory), python, f"{sys.executable} -P -m flowforge migrate", *TESTS)
+        return run_tests(Path(directory), python, [sys.executable, "-P", "-m", "flowforge", "migrate"], *TESTS)
 
 
 def check_out(tag: str, directory: Path) -> None:
@@ -44,9 +45,9 @@ def check_out(tag: str, directory: Path) -> None:
     subprocess.run(["make", "setup"], cwd=directory, check=True)
 
 
-def run_tests(tree: Path, python: str, migrate: str, *arguments: str) -> int:
+def run_tests(tree: Path, python: str, migrate: list[str], *arguments: str) -> int:
     """Run a tree's tests on databases that a command migrates; return pytest's exit code."""
-    environment = {**os.environ, "FLOWFORGE_TEST_MIGRATE": migrate}
+    environment = {**os.environ, "FLOWFORGE_TEST_MIGRATE": shlex.join(migrate)}
     command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--maxfail", "5", *arguments]
     return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
 

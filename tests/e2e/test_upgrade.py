@@ -68,7 +68,7 @@ def test_the_tests_of_the_release_before_see_a_migration_that_its_code_cannot_ru
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """`make previous` runs tests/previous.py with a migration that only adds; here is one that takes something away."""
-    migrate = f"{sys.executable} -m tests.made_up contract"
+    migrate = [sys.executable, "-m", "tests.made_up", "contract"]
 
     failed = previous.run_tests(ROOT, sys.executable, migrate, "tests/integration/verbs/test_defer.py")
 
