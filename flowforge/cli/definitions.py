@@ -48,6 +48,8 @@ def start(
     if definition := registry.workflows.get(workflow):
         given = json.loads(definition.encode(**given))
     run = client.start_by_name(workflow, given, idempotency_key=idempotency_key, priority=priority)
+    if not definition:
+        typer.echo(f"parameters not checked: no workflow {workflow!r} in FLOWFORGE_MODULES here", err=True)
     state = run.wait() if wait else run.state
     typer.echo(json.dumps({"id": str(run.id), "state": state}) if as_json else f"{run.id} {state}")
     if wait and state != RunState.SUCCEEDED:

@@ -138,6 +138,34 @@ def test_a_doctor_finds_nothing_on_a_healthy_deployment(environment: dict[str, s
     assert answer.returncode == 0
 
 
+def test_a_start_without_the_code_says_that_nothing_was_checked(environment: dict[str, str]) -> None:
+    flowforge(environment, "deploy")
+
+    answer = flowforge({**environment, "FLOWFORGE_MODULES": ""}, "start", "numbers", "m=4")
+
+    assert answer.returncode == 0
+    assert answer.stderr == "parameters not checked: no workflow 'numbers' in FLOWFORGE_MODULES here\n"
+
+
+@pytest.mark.parametrize("arguments", [["greeting"], ["greeting", "name=World", "--wait"]])
+def test_a_habit_from_other_tools_is_answered(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = flowforge(environment, "run", *arguments)
+
+    assert "did you mean `start greeting` or `runs show greeting`?" in answer.stderr
+    assert answer.returncode == 2
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg2://u:secret@h/d", "mysql://u:secret@h/d"])
+def test_the_url_of_another_driver_or_server_is_refused_without_its_secret(
+    environment: dict[str, str], url: str
+) -> None:
+    answer = flowforge({**environment, "DATABASE_URL": url}, "runs", "list")
+
+    assert "it must begin with postgresql://, without a driver's name" in answer.stderr
+    assert "secret" not in answer.stderr
+    assert answer.returncode == 2
+
+
 def test_a_doctor_counts_what_must_never_be(environment: dict[str, str], database: Database) -> None:
     flowforge(environment, "deploy")
     assert flowforge(environment, "start", "many", "n=1").returncode == 0

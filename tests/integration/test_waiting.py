@@ -9,9 +9,18 @@ from uuid import uuid4
 
 import pytest
 
-from flowforge import Workflow
+from flowforge import Workflow, insights
+from flowforge.cli import output
 from flowforge.client import Engine, Run
-from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, UnreadableValue, WaitTimeout
+from flowforge.errors import (
+    FlowForgeError,
+    NotFinished,
+    RunNotCommitted,
+    SchemaMismatch,
+    TaskFailed,
+    UnreadableValue,
+    WaitTimeout,
+)
 from flowforge.states import RunState, TaskState
 from tests.integration.sales import DAY, end, extract
 
@@ -110,3 +119,43 @@ def test_a_result_that_does_not_fit_this_codes_annotation_names_the_task(engine:
 
     with pytest.raises(UnreadableValue, match="the result of task 'extract' does not fit its annotation"):
         run.result(sales.tasks["extract"])
+
+
+def test_whoever_waits_in_vain_is_told_what_is_missing(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+
+    with pytest.raises(WaitTimeout, match="task 'extract' is ready, and no worker has taken it: do a scheduler, and"):
+        run.wait(timeout=0)
+    engine.database.execute_sql("update flowforge.task_run set deferred_because = 'no such task' where state = 'ready'")
+    with pytest.raises(WaitTimeout, match="task 'extract' waits, because no such task"):
+        run.wait(timeout=0)
+
+
+def test_a_database_without_tables_is_told_with_the_remedy(engine: Engine, sales: Workflow[...]) -> None:
+    engine.database.execute_sql("drop schema flowforge cascade")
+
+    with pytest.raises(SchemaMismatch, match="run `flowforge migrate`"):
+        sales.start(day=DAY)
+
+
+def test_a_failed_run_is_shown_with_the_end_of_its_traceback(engine: Engine, sales: Workflow[...]) -> None:
+    run = sales.start(day=DAY)
+    lines = "\n".join(f"line {n}" for n in range(40))
+    error = {
+        "type": "ValueError",
+        "message": "no orders" + "!" * 150,
+        "traceback": f"{lines}\nValueError: [red]no orders",
+    }
+    end(engine.database, run, TaskState.FAILED, error=json.dumps(error))
+    summary = insights.run_summary(run.organization, run.id)
+    assert summary
+
+    with output.console.capture() as shown:
+        output.console.print(output.run(summary, run.tasks(), {}))
+
+    text = shown.get()
+    assert "extract:\n" in text
+    assert "line 39" in text
+    assert "line 10" not in text
+    assert "ValueError: [red]no orders" in text
+    assert "!" * 150 in text

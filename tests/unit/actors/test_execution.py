@@ -179,6 +179,16 @@ def test_a_result_that_cannot_be_stored_fails_for_good_and_says_what_to_return(r
     assert told_to in message
 
 
+def test_what_a_task_raises_is_in_the_workers_log(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ValueError("no orders")
+
+    carried_out(fail)
+
+    assert "task_run.raised workflow=sales task=only" in caplog.text
+    assert "attempt=1 error=ValueError: no orders" in caplog.text
+
+
 def test_a_result_of_just_a_mebibyte_is_kept() -> None:
     ending = carried_out(lambda: "x" * (1_048_576 - 2))
 

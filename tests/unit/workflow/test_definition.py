@@ -368,3 +368,20 @@ def test_a_check_in_the_parameters_class_is_told_as_a_parameter_error() -> None:
 
     with pytest.raises(ParameterError, match="first comes after last"):
         Definition[Any]("spans", Span).encode(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"after": "extract"}, r"task 'load' of workflow 'w': after='extract' must be a task, or a list of tasks"),
+        ({"after": print}, r"after=<built-in function print> must be a task"),
+        ({"after": ["extract"]}, r"after=\['extract'\] must be a task"),
+        ({"retry": 3}, r"task 'load' of workflow 'w': retry=3 must be a Retry: write retry=Retry\(attempts=3\)"),
+        ({"retries": 3}, r"workflow 'w': a task has no option 'retries' \(did you mean 'retry'\?\): use key, inputs"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_where_it_is_written(options: dict[str, Any], message: str) -> None:
+    def load() -> None: ...
+
+    with pytest.raises(DefinitionError, match=message):
+        Definition[Any]("w").task(load, **options)
