@@ -6,6 +6,7 @@ Two figures in one run: on an empty database, and on one with a million finished
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import statistics
 import time
@@ -82,7 +83,7 @@ def _work(settings: Settings, gate: multiprocessing.synchronize.Barrier) -> None
 
 def _fill(settings: Settings, runs: int) -> None:
     database = client.configure(settings).database
-    with database.raw().cursor() as cursor:
+    with database.limited(math.inf), database.raw().cursor() as cursor:
         cursor.execute(Path(__file__).with_name("fill.sql").read_text(encoding="utf-8"), {"runs": runs})
         cursor.execute("vacuum (analyze)")
         cursor.execute("checkpoint")
