@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from rich.console import Console
 
 from flowforge import Workflow, insights
 from flowforge.cli import output
@@ -150,8 +151,9 @@ def test_a_failed_run_is_shown_with_the_end_of_its_traceback(engine: Engine, sal
     summary = insights.run_summary(run.organization, run.id)
     assert summary
 
-    with output.console.capture() as shown:
-        output.console.print(output.run(summary, run.tasks(), {}))
+    wide = Console(width=400)
+    with wide.capture() as shown:
+        wide.print(output.run(summary, run.tasks(), {}))
 
     text = shown.get()
     assert "extract:\n" in text
