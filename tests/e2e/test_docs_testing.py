@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.conftest import ROOT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flowforge.embedded.servers import PostgresServer, ValkeyServer
 
 PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -37,13 +36,20 @@ def test_the_blocks_pass(tmp_path: Path, postgres: PostgresServer, valkey: Valke
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(block, encoding="utf-8")
     tests = sum(len(re.findall(r"^def test_", block, re.MULTILINE)) for _, block in BLOCKS)
-    options = [f"--flowforge-database-url={postgres.url}", f"--flowforge-redis-url={valkey.url}"]
+    (command,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "FLOWFORGE"))}
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *options],
+        ["sh", "-c", command],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        env={
+            **environment,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": f"{tmp_path}:{ROOT}",
+            "PYTEST_ADDOPTS": "-W error -p no:cacheprovider",
+            "DATABASE_URL": postgres.url,
+            "REDIS_URL": valkey.url,
+        },
         capture_output=True,
         text=True,
         timeout=120,
