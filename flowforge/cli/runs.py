@@ -12,7 +12,7 @@ from rich.live import Live
 
 from flowforge import client, insights
 from flowforge.cli import output
-from flowforge.errors import FlowForgeError
+from flowforge.errors import CannotMove, FlowForgeError
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import RUN_TERMINAL, RunState, TaskState
 
@@ -69,11 +69,19 @@ def move(
     """Let unfinished runs go on by another version of their workflow."""
     client.engine()
     version = _version(to)
+    refused = 0
     for run_id in [_find(run) for run in runs]:
-        moved = client.move(client.Run(run_id, DEFAULT_ORGANIZATION), version=version, dry_run=not yes)
-        output.console.print(output.move(moved, done=yes))
+        try:
+            moved = client.move(client.Run(run_id, DEFAULT_ORGANIZATION), version=version, dry_run=not yes)
+        except CannotMove as error:
+            refused += 1
+            typer.echo(f"{run_id}: {error}", err=True)
+        else:
+            output.console.print(output.move(moved, done=yes))
     if not yes:
         typer.echo("nothing was changed: add --yes to do it")
+    if refused:
+        raise typer.Exit(1)
 
 
 def _version(text: str) -> int | None:

@@ -87,13 +87,14 @@ def plan(held: Sequence[Held], targets: Sequence[Target]) -> Plan:
     """
     Plan the move of a run to a version, whose tasks are given in order of definition: upstreams come first.
 
-    Raises `CannotMove` while a task is running that the version does not have.
+    Raises `CannotMove` while a task is running that the version does not have, or after which it adds tasks.
     """
     rows = {row.key: row for row in held}
     places = {target.key: _placed(target, rows.get(target.key)) for target in targets}
     for target in targets:
         _decide(places[target.key], [places[key] for key in target.upstream])
     _connect(places)
+    _require_settled(places)
     return Plan(places | {key: _dropped(row) for key, row in rows.items() if key not in places})
 
 
@@ -121,6 +122,16 @@ def _connect(places: Mapping[str, _Place]) -> None:
     for place in places.values():
         for key in place.target.upstream if place.target else ():
             places[key].dependents += (place.id,)
+
+
+def _require_settled(places: Mapping[str, _Place]) -> None:
+    """Refuse to make dependents of what is running: its outcome may wait for us with a snapshot from before them."""
+    fresh = {place.id for place in places.values() if place.held is None}
+    for key, place in places.items():
+        if place.state == TaskState.RUNNING and not fresh.isdisjoint(place.dependents):
+            raise CannotMove(
+                f"task {key!r} is running, and the version adds tasks after it: move the run once it has ended"
+            )
 
 
 def _dropped(row: Held) -> _Place:

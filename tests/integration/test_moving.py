@@ -122,13 +122,13 @@ def test_a_dispatch_from_before_the_move_is_refused_by_its_token(database: Datab
 def test_what_is_running_goes_on_and_its_outcome_counts_for_the_new_version(database: Database) -> None:
     run_id = factories.start(database, deploy(V1, 1))
     (claimed,) = factories.claim(database, factories.task_run(run_id, "extract"))
-    deploy({"extract": Node(), "report": Node(["extract"])}, 2)
+    deploy({"extract": Node(), "load": Node(["extract"])}, 2)
 
     moved(run_id)
     database.perform(transitions.finish, [factories.outcome(claimed, TaskState.SUCCEEDED)])
 
-    assert states(run_id)["report"] == "ready"
-    assert complete(database, run_id) == ["report"]
+    assert states(run_id)["load"] == "ready"
+    assert complete(database, run_id) == ["load"]
     assert situation.run(run_id).state == "succeeded"
     assert sound(database)
 
@@ -197,6 +197,21 @@ def test_a_running_task_that_the_version_lacks_is_in_the_way(database: Database)
     before = situation.picture()
 
     with pytest.raises(CannotMove, match="task 'extract' is running, and the version has no such task: wait until"):
+        moved(run_id)
+
+    assert situation.changed_since(before) == set()
+
+
+def test_tasks_are_not_added_after_one_that_is_running(database: Database) -> None:
+    """Its outcome may be waiting for the run's lock, and would not see them."""
+    run_id = factories.start(database, deploy(V1, 1))
+    factories.claim(database, factories.task_run(run_id, "extract"))
+    deploy({"extract": Node(), "report": Node(["extract"])}, 2)
+    before = situation.picture()
+
+    with pytest.raises(
+        CannotMove, match="task 'extract' is running, and the version adds tasks after it: move the run"
+    ):
         moved(run_id)
 
     assert situation.changed_since(before) == set()
