@@ -42,12 +42,14 @@ create table flowforge.workflow (
     version          integer not null,
     digest           varchar(64) not null,                  -- SHA-256 of the structure that the version stands for
     description      text not null default '',
+    deadline         interval,                              -- of a run, from its start
     created_at       timestamptz not null default flowforge.clock(),
     constraint uniq_workflow_name_version unique (organization_id, name, version),
     constraint uniq_workflow_name_digest unique (organization_id, name, digest),
     constraint workflow_version_positive check (version >= 1),
     constraint workflow_name_valid check (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$' collate "C"),
-    constraint workflow_digest_valid check (digest ~ '^[0-9a-f]{64}$' collate "C")
+    constraint workflow_digest_valid check (digest ~ '^[0-9a-f]{64}$' collate "C"),
+    constraint workflow_deadline_positive check (deadline > interval '0')
 );
 
 create table flowforge.task (
@@ -66,6 +68,7 @@ create table flowforge.task (
     retry_max_delay  interval not null default '5 minutes',
     timeout          interval not null default '1 hour',    -- of one attempt
     start_by         interval,                              -- the longest wait for a worker
+    lease            interval,                              -- of one attempt, where it is not the fleet's
     created_at       timestamptz not null default flowforge.clock(),
     constraint uniq_task_workflow_key unique (workflow_id, key),
     constraint uniq_task_workflow_position unique (workflow_id, position),
@@ -79,7 +82,8 @@ create table flowforge.task (
     constraint task_retry_delay_in_range check (retry_delay >= interval '0' and retry_max_delay >= retry_delay),
     constraint task_retry_factor_in_range check (retry_factor between 1 and 100),
     constraint task_timeout_positive check (timeout > interval '0'),
-    constraint task_start_by_positive check (start_by > interval '0')
+    constraint task_start_by_positive check (start_by > interval '0'),
+    constraint task_lease_positive check (lease > interval '0')
 );
 
 create table flowforge.task_dependency (
@@ -114,7 +118,9 @@ create table flowforge.workflow_run (
     priority             smallint not null default 0,       -- lower goes first
     tasks_remaining      integer not null,                  -- task runs that are not terminal
     tasks_failed         integer not null default 0,        -- required task runs that ended failed
+    tasks_cancelled      integer not null default 0,        -- required task runs that ended cancelled
     cancel_requested_at  timestamptz,
+    allowed              interval,                          -- from its start, or from a rerun, to its deadline
     deadline             timestamptz,                       -- the run is to be over by then
     created_at           timestamptz not null default flowforge.clock(),
     started_at           timestamptz,
@@ -128,10 +134,11 @@ create table flowforge.workflow_run (
     constraint wfrun_started_at_matches_state check (state <> 'running' or started_at is not null),
     constraint wfrun_finished_after_started
          check (finished_at is null or started_at is null or finished_at >= started_at),
-    constraint wfrun_counters_non_negative check (tasks_remaining >= 0 and tasks_failed >= 0),
+    constraint wfrun_counters_non_negative check (tasks_remaining >= 0 and tasks_failed >= 0 and tasks_cancelled >= 0),
     constraint wfrun_parameters_object check (jsonb_typeof(parameters) = 'object'),
     constraint wfrun_priority_in_range check (priority between -100 and 100),
-    constraint wfrun_deadline_after_created check (deadline > created_at)
+    constraint wfrun_deadline_after_created check (deadline > created_at),
+    constraint wfrun_deadline_iff_allowed check ((allowed is null) = (deadline is null))
 );
 
 create table flowforge.task_run (
@@ -157,7 +164,7 @@ create table flowforge.task_run (
     deferred_because      text,                             -- why no worker of this kind could take it, until one does
     cancel_requested_at   timestamptz,
     created_at            timestamptz not null default flowforge.clock(),
-    started_at            timestamptz,                      -- of the last attempt
+    started_at            timestamptz,                      -- of the present attempt, once it has begun
     finished_at           timestamptz,
     constraint uniq_taskrun_per_run_task unique (workflow_run_id, task_id),
     constraint taskrun_state_valid
@@ -177,7 +184,9 @@ create table flowforge.task_run (
     constraint taskrun_waits_only_while_pending
          check (upstream_remaining = 0 or state in ('pending', 'cancelled')),
     constraint taskrun_when_valid check ("when" in ('all_succeeded', 'none_failed', 'all_done', 'any_failed')),
-    constraint taskrun_result_only_if_succeeded check (result is null or state = 'succeeded')
+    constraint taskrun_result_only_if_succeeded check (result is null or state = 'succeeded'),
+    constraint taskrun_cancel_requested_while_running_or_cancelled
+         check (cancel_requested_at is null or state in ('running', 'cancelled'))
 );
 
 alter table flowforge.workflow_run
@@ -222,7 +231,8 @@ create table flowforge.workflow_run_event (
     detail           jsonb,
     created_at       timestamptz not null default flowforge.clock(),
     constraint wfrun_event_kind_valid
-         check (kind in ('created', 'started', 'succeeded', 'failed', 'cancelled', 'moved'))
+         check (kind in ('created', 'started', 'succeeded', 'failed', 'cancelled', 'moved',
+                         'cancel_requested', 'paused', 'resumed', 'rerun'))
 );
 
 create table flowforge.task_run_event (
@@ -238,7 +248,47 @@ create table flowforge.task_run_event (
     created_at       timestamptz not null default flowforge.clock(),
     constraint taskrun_event_kind_valid
          check (kind in ('created', 'readied', 'claimed', 'succeeded', 'failed', 'cancelled', 'skipped',
-                         'retried', 'handed_back', 'deferred', 'expired', 'refused', 'moved'))
+                         'retried', 'handed_back', 'deferred', 'expired', 'refused', 'moved',
+                         'cancel_requested', 'rerun'))
+);
+
+
+-- What people decide ------------------------------------------------------------------------------------------------
+
+create table flowforge.pause (
+    id               uuid primary key default gen_random_uuid(),
+    organization_id  uuid not null references flowforge.organization on delete cascade,
+    kind             varchar(20) not null,
+    subject          varchar(200) not null,                 -- a run's id, a workflow's name, or a queue
+    reason           text not null default '',
+    paused_by        varchar(200) not null,
+    created_at       timestamptz not null default flowforge.clock(),
+    constraint uniq_pause_organization_kind_subject unique (organization_id, kind, subject),
+    constraint pause_kind_valid check (kind in ('run', 'workflow', 'queue'))
+);
+
+-- Whether anything of this may be dispatched. Asked only while there is any pause.
+create function flowforge.is_paused(organization uuid, run uuid, workflow text, queue text) returns boolean
+    language sql stable
+    as $$
+        select exists (select
+                         from flowforge.pause p
+                        where p.organization_id = organization
+                          and (p.kind, p.subject) in (('run', run::text), ('workflow', workflow), ('queue', queue)))
+    $$;
+
+create table flowforge.audit_log (
+    id               uuid primary key default gen_random_uuid(),
+    organization_id  uuid not null references flowforge.organization on delete restrict,
+    principal        varchar(200) not null,                 -- who: `cli:user@host`
+    action           varchar(60) not null,                  -- what was done, as `run.cancel`
+    subject_kind     varchar(30) not null,
+    subject          varchar(200) not null,
+    detail           jsonb not null default '{}',
+    created_at       timestamptz not null default flowforge.clock(),
+    constraint audit_log_principal_not_blank check (length(trim(principal)) > 0),
+    constraint audit_log_action_valid check (action ~ '^[a-z_]+\.[a-z_]+$' collate "C"),
+    constraint audit_log_detail_object check (jsonb_typeof(detail) = 'object')
 );
 
 
@@ -272,13 +322,20 @@ create index idx_taskrun_state_age     on flowforge.task_run (state, created_at)
 create index idx_taskrun_run_state     on flowforge.task_run (workflow_run_id, state);
 create index idx_taskrun_task          on flowforge.task_run (task_id);
 create index idx_taskrun_lease_expiry  on flowforge.task_run (lease_expires_at) where state = 'running';
+create index idx_taskrun_cancel_requested on flowforge.task_run (cancel_requested_at)
+                                       where state = 'running' and cancel_requested_at is not null;
+create index idx_wfrun_deadline        on flowforge.workflow_run (deadline)
+                                       where deadline is not null and finished_at is null;
 create index idx_outbox_pending        on flowforge.outbox_message (routing_key, priority, available_at)
-                                       where published_at is null;
+                                       where published_at is null and not held;
+create index idx_outbox_held           on flowforge.outbox_message (created_at) where held;
+create index idx_outbox_start_by       on flowforge.outbox_message (start_by) where start_by is not null;
 create index idx_outbox_published      on flowforge.outbox_message (published_at) where published_at is not null;
 create index idx_outbox_run            on flowforge.outbox_message (workflow_run_id);
 create index idx_wfrun_event_run_created on flowforge.workflow_run_event (workflow_run_id, created_at);
 create index idx_event_taskrun_created on flowforge.task_run_event (task_run_id, created_at);
 create index idx_idempotency_expiry    on flowforge.idempotency_key (expires_at);
+create index idx_audit_log_org_recent  on flowforge.audit_log (organization_id, created_at desc);
 
 
 -- Guards ------------------------------------------------------------------------------------------------------------
@@ -295,9 +352,27 @@ create trigger guard_immutable before update on flowforge.workflow_run_event
     for each statement execute function flowforge.guard_immutable();
 create trigger guard_immutable before update on flowforge.task_run_event
     for each statement execute function flowforge.guard_immutable();
+create trigger guard_immutable before update or delete or truncate on flowforge.audit_log
+    for each statement execute function flowforge.guard_immutable();
 
 
 -- For everything that is not Python ------------------------------------------------------------------------------------
+
+-- Lock a task run in the caller's transaction, so that nobody takes it until that ends. Raises where it is not owned at
+-- this token any more: the transaction is to be rolled back then.
+create function flowforge.guard(task_run uuid, token bigint) returns void
+    language plpgsql
+    as $$
+begin
+    perform from flowforge.task_run t
+      where t.id = guard.task_run and t.state || '' = 'running' and t.fencing_token = guard.token
+        for share;
+    if not found then
+        raise exception 'task run % is no longer owned at token %', guard.task_run, guard.token
+              using errcode = 'serialization_failure', hint = 'roll back, and write nothing: another worker owns it';
+    end if;
+end $$;
+
 
 -- Start a run of a workflow's current version (the one deployed last) in the caller's transaction; return its id.
 -- The statement in it is the verb start_run, word for word: tests/contract compares them.
@@ -306,7 +381,8 @@ create function flowforge.start(
     parameters       jsonb    default '{}',
     idempotency_key  text     default null,
     priority         integer  default 0,
-    organization     text     default 'default'
+    organization     text     default 'default',
+    deadline         interval default null                  -- from now; null: the workflow's own, if it has one
 ) returns uuid
     language plpgsql
     as $$
@@ -317,6 +393,7 @@ declare
     workflows   uuid[];
     parameters  text[] := array[start.parameters::text];
     priorities  smallint[];
+    deadlines   interval[] := array[start.deadline];
     keys        text[] := array[start.idempotency_key];
     "user"      text;
     ttl         interval := '1 day';
@@ -331,6 +408,9 @@ begin
               using errcode = 'invalid_parameter_value';
     end if;
     given.priorities := array[start.priority];
+    if start.deadline <= interval '0' then
+        raise exception 'deadline must be positive, not %', start.deadline using errcode = 'invalid_parameter_value';
+    end if;
     if length(start.idempotency_key) not between 1 and 255 then
         raise exception 'idempotency_key must be 1-255 characters, not %', length(start.idempotency_key)
               using errcode = 'invalid_parameter_value';
@@ -349,10 +429,10 @@ begin
     end if;
     for given.answer in
         with asked as materialized (
-            select asked.*, w.organization_id, flowforge.clock() as now,
+            select asked.*, w.organization_id, flowforge.clock() as now, coalesce(asked.allowed, w.deadline) as span,
                    encode(sha256(convert_to(jsonb_build_array(w.name, asked.parameters::jsonb)::text, 'UTF8')), 'hex') as fingerprint
               from unnest(given.runs::uuid[], given.workflows::uuid[], given.parameters::text[], given.priorities::smallint[],
-                          given.keys::text[]) as asked (id, workflow_id, parameters, priority, key)
+                          given.keys::text[], given.deadlines::interval[]) as asked (id, workflow_id, parameters, priority, key, allowed)
               join flowforge.workflow w on w.id = asked.workflow_id
         ), reserved as (
             insert into flowforge.idempotency_key as k (organization_id, user_id, key, fingerprint, workflow_run_id, expires_at,
@@ -380,8 +460,9 @@ begin
               from asked
               join answer on answer.id = asked.id and answer.run_id = asked.id
         ), run as (
-            insert into flowforge.workflow_run (id, organization_id, workflow_id, parameters, priority, tasks_remaining)
-            select id, organization_id, workflow_id, parameters::jsonb, priority, cardinality(task_runs)
+            insert into flowforge.workflow_run (id, organization_id, workflow_id, parameters, priority, tasks_remaining, allowed,
+                                                deadline, created_at)
+            select id, organization_id, workflow_id, parameters::jsonb, priority, cardinality(task_runs), span, now + span, now
               from own
         ), fresh as materialized (
             select o.task_runs[t.position] as id, o.organization_id, o.id as workflow_run_id, t.id as task_id, o.priority,
@@ -390,7 +471,7 @@ begin
                    array(select o.task_runs[(select d.position from flowforge.task d where d.id = e.downstream_id)]
                            from flowforge.task_dependency e
                           where e.upstream_id = t.id) as dependents,
-                   jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload
+                   jsonb_build_object('workflow', w.name, 'key', t.key, 'task', t.id) as payload, o.now, o.now + t.start_by as start_by
               from own o
               join flowforge.workflow w on w.id = o.workflow_id
               join flowforge.task t on t.workflow_id = o.workflow_id
@@ -404,8 +485,8 @@ begin
               from fresh
         ), owed as (
             insert into flowforge.outbox_message (organization_id, task_run_id, workflow_run_id, routing_key, priority, payload,
-                                                  fencing_token_snapshot, attempt_snapshot)
-            select organization_id, id, workflow_run_id, queue, priority, payload, 0, 1
+                                                  fencing_token_snapshot, attempt_snapshot, start_by, created_at)
+            select organization_id, id, workflow_run_id, queue, priority, payload, 0, 1, start_by, now
               from fresh
              where state = 'ready'
         ), run_told as (

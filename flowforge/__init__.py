@@ -6,10 +6,14 @@ Write plain functions, start them in your own transaction, let Dramatiq workers 
 
 from __future__ import annotations
 
-from flowforge.client import Move, Prepared, Run, Workflow, configure, deploy, move
+from flowforge.client import Move, Prepared, Run, Workflow, configure, deploy, move, pause, resume
 from flowforge.errors import (
+    AttemptCancelled,
     AttemptTimeout,
+    CannotCancel,
     CannotMove,
+    CannotPause,
+    CannotRerun,
     DatabaseUnreachable,
     DefinitionError,
     FlowForgeError,
@@ -21,6 +25,7 @@ from flowforge.errors import (
     NotFinished,
     OptionError,
     ParameterError,
+    RowLocked,
     RunNotCommitted,
     SchemaMismatch,
     SettingsError,
@@ -37,8 +42,12 @@ from flowforge.settings import Settings
 from flowforge.workflow import Context, Retry, Task
 
 __all__ = [
+    "AttemptCancelled",
     "AttemptTimeout",
+    "CannotCancel",
     "CannotMove",
+    "CannotPause",
+    "CannotRerun",
     "Context",
     "DatabaseUnreachable",
     "DefinitionError",
@@ -55,6 +64,7 @@ __all__ = [
     "ParameterError",
     "Prepared",
     "Retry",
+    "RowLocked",
     "Run",
     "RunNotCommitted",
     "SchemaMismatch",
@@ -73,4 +83,6 @@ __all__ = [
     "configure",
     "deploy",
     "move",
+    "pause",
+    "resume",
 ]

@@ -104,6 +104,30 @@ class CannotMove(FlowForgeError):  # noqa: N818
     """The run cannot go on by that version now; nothing was changed."""
 
 
+class CannotCancel(FlowForgeError):  # noqa: N818
+    """What was to be cancelled has ended already, or is not there; `state` is its state, which stands."""
+
+    def __init__(self, what: str, state: str | None, near: str = "") -> None:
+        super().__init__(
+            f"{what} has {state}: what has ended cannot be cancelled"
+            if state
+            else f"{what} is not there{near}: `flowforge runs list` shows what there is"
+        )
+        self.state = state
+
+
+class CannotRerun(FlowForgeError):  # noqa: N818
+    """These tasks of the run cannot be carried out again now; nothing was changed."""
+
+
+class CannotPause(FlowForgeError):  # noqa: N818
+    """There is nothing of that name to pause, or to resume; nothing was changed."""
+
+
+class RowLocked(FlowForgeError):  # noqa: N818
+    """A transaction of user code locks what was to be changed, by a guard: nothing was changed; try again later."""
+
+
 class RunNotCommitted(FlowForgeError):  # noqa: N818
     """The transaction that started the run has not been committed, or was rolled back: commit it before waiting."""
 
@@ -157,6 +181,10 @@ class LeaseLost(FlowForgeError):  # noqa: N818
     def __init__(self, task_run_id: UUID, token: int) -> None:
         super().__init__(f"task run {task_run_id} is no longer owned at token {token}")
         self.task_run_id, self.token = task_run_id, token
+
+
+class AttemptCancelled(FlowForgeError):  # noqa: N818
+    """Raised into an attempt that was cancelled and goes on; raise it yourself where `context.cancelled` says stop."""
 
 
 class AttemptTimeout(FlowForgeError):  # noqa: N818

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from flowforge import faults
 from flowforge.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Settings:
     lease: float = field(default=15.0, metadata={"env": "FLOWFORGE_LEASE", "parse": _positive(float)})
     #: Seconds that running attempts may take to finish after SIGTERM.
     grace: float = field(default=30.0, metadata={"env": "FLOWFORGE_GRACE", "parse": _positive(float)})
+    #: Seconds that running attempts may take to finish once they were cancelled.
+    cancel_grace: float = field(default=10.0, metadata={"env": "FLOWFORGE_CANCEL_GRACE", "parse": _positive(float)})
     #: Threads of one worker process.
     threads: int = field(default=8, metadata={"env": "FLOWFORGE_THREADS", "parse": _positive(int)})
     #: Dispatches of one queue that may wait in Redis.
@@ -90,6 +93,21 @@ def _read(metadata: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
         return parse(environ[name])
     except ValueError:
         raise SettingsError(name, environ[name], "it must be a positive number") from None
+
+
+def arm_faults(environ: Mapping[str, str] | None = None) -> None:
+    """
+    Arm the points that FLOWFORGE_CRASH_AT and FLOWFORGE_PAUSE_AT name: a word each, as `faults` reads it, with commas.
+
+    They are no fields of `Settings`, because no deployment has them. Raises `SettingsError`.
+    """
+    environ = os.environ if environ is None else environ
+    for name, arm in (("FLOWFORGE_CRASH_AT", faults.crash_at), ("FLOWFORGE_PAUSE_AT", faults.pause_at)):
+        for word in _words(environ.get(name, "")):
+            try:
+                arm(word)
+            except ValueError as error:
+                raise SettingsError(name, word, str(error)) from None
 
 
 _ENV = {f.name: f.metadata["env"] for f in fields(Settings)}

@@ -59,6 +59,10 @@ class RunEvent(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     MOVED = "moved"
+    CANCEL_REQUESTED = "cancel_requested"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    RERUN = "rerun"
 
 
 class TaskEvent(StrEnum):
@@ -77,6 +81,16 @@ class TaskEvent(StrEnum):
     EXPIRED = "expired"
     REFUSED = "refused"
     MOVED = "moved"
+    CANCEL_REQUESTED = "cancel_requested"
+    RERUN = "rerun"
+
+
+class Paused(StrEnum):
+    """What can be paused."""
+
+    RUN = "run"
+    WORKFLOW = "workflow"
+    QUEUE = "queue"
 
 
 RUN_TERMINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})

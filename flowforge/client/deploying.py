@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,8 +10,10 @@ from peewee import chunked, fn
 
 from flowforge import insights
 from flowforge.client.engine import engine, migrated
+from flowforge.client.principal import principal
 from flowforge.errors import OptionError
 from flowforge.models import DEFAULT_ORGANIZATION, Deployment, Organization, Task, TaskDependency, Workflow
+from flowforge.tenancy import audit
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -30,33 +29,25 @@ def deploy(
     repository: str | None = None,
     ref: str | None = None,
     commit: str | None = None,
+    by: str | None = None,
     organization: UUID = DEFAULT_ORGANIZATION,
 ) -> Workflow:
     """
     Store the definition if it is new, and make its version the one that starts by name use.
 
-    Return the version's row. Deploying an older structure again makes that version current again.
+    Return the version's row. Deploying an older structure again makes that version current again. `by` says who does
+    it, for the audit log, where that is not this process's account.
     """
     if repository is None and (ref or commit):
         raise OptionError("repository", repository, "name it, because a ref and a commit are of a repository")
-    version = ensure_stored(definition, organization)
-    Deployment.create(
-        organization=organization,
-        workflow=version,
-        repository=repository,
-        ref=ref,
-        commit=commit,
-        deployed_by=f"cli:{_user()}@{socket.gethostname()}",
-    )
-    return Workflow.get_by_id(version)
-
-
-def _user() -> str:
-    """Return who runs this process: by number where it has no name, as in many containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    version, who = ensure_stored(definition, organization), by or principal()
+    told = {"repository": repository, "ref": ref, "commit": commit}
+    with engine().database.atomic():
+        Deployment.create(organization=organization, workflow=version, deployed_by=who, **told)
+        row: Workflow = Workflow.get_by_id(version)
+        detail = {name: value for name, value in told.items() if value is not None} | {"version": row.version}
+        audit.record(organization, who, "workflow.deploy", ("workflow", definition.name), detail)
+    return row
 
 
 def ensure_stored(definition: Definition[Any], organization: UUID) -> UUID:
@@ -88,6 +79,7 @@ def _insert(definition: Definition[Any], organization: UUID) -> UUID:
         version=latest + 1,
         digest=definition.digest,
         description=definition.description,
+        deadline=_interval(definition.deadline),
     )
     structure = definition.structure()
     ids = {task.key: uuid4() for task in structure}
@@ -103,6 +95,10 @@ def _insert(definition: Definition[Any], organization: UUID) -> UUID:
 
 
 def _columns(task: StoredTask) -> dict[str, Any]:
-    durations = ("retry_delay", "retry_max_delay", "timeout")
+    durations = ("retry_delay", "retry_max_delay", "timeout", "start_by", "lease")
     columns = {name: value for name, value in vars(task).items() if name != "upstream"}
-    return columns | {name: timedelta(seconds=columns[name]) for name in durations}
+    return columns | {name: _interval(columns[name]) for name in durations}
+
+
+def _interval(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

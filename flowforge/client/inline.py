@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 from flowforge.client import jsonb
 from flowforge.client.engine import settings
 from flowforge.client.run import read_result
-from flowforge.errors import NonRetryable, Skip, UnstorableValue
+from flowforge.errors import AttemptCancelled, NonRetryable, Skip, UnstorableValue
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import RunState, TaskEvent, TaskState
 from flowforge.workflow import Context, values
@@ -65,9 +65,11 @@ class InlineRun:
 
     @property
     def state(self) -> RunState:
-        """How the run ended: failed if a required task failed, else succeeded."""
-        required = (task for key, task in self.tasks.items() if self.definition.tasks[key].required)
-        return RunState.FAILED if any(task.state == TaskState.FAILED for task in required) else RunState.SUCCEEDED
+        """How the run ended: failed if a required task failed, else cancelled if one was cancelled, else succeeded."""
+        states = {task.state for key, task in self.tasks.items() if self.definition.tasks[key].required}
+        if TaskState.FAILED in states:
+            return RunState.FAILED
+        return RunState.CANCELLED if TaskState.CANCELLED in states else RunState.SUCCEEDED
 
     @overload
     def result(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
@@ -171,8 +173,9 @@ class _Plan:
             values.check_size(text, self._limit, what)
         except KeyboardInterrupt:
             raise
-        except Skip as reason:
-            return InlineTask(TaskState.SKIPPED, attempt, error=describe(reason)), True
+        except (AttemptCancelled, Skip) as reason:
+            state = TaskState.SKIPPED if isinstance(reason, Skip) else TaskState.CANCELLED
+            return InlineTask(state, attempt, error=describe(reason)), True
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are outcomes too, as on a worker
             final = isinstance(error, NonRetryable | UnstorableValue) or attempt == task.retry.attempts
             return InlineTask(TaskState.FAILED, attempt, error=describe(error)), final
@@ -198,6 +201,9 @@ class _InlineHooks:
         """Progress is for those who watch."""
 
     def guard(self, context: Context, connection: Any) -> None:
+        """Nobody else can own the task run."""
+
+    async def guard_async(self, context: Context, connection: Any) -> None:
         """Nobody else can own the task run."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from pydantic import PydanticUserError, ValidationError
 
 from flowforge import insights
+from flowforge.client import decisions
 from flowforge.client.engine import engine
 from flowforge.client.offload import offload
 from flowforge.errors import FlowForgeError, NotFinished, RunNotCommitted, TaskFailed, UnreadableValue, WaitTimeout
-from flowforge.states import RUN_TERMINAL, TASK_TERMINAL, RunState, TaskState
+from flowforge.states import RUN_TERMINAL, TASK_TERMINAL, Paused, RunState, TaskState
 from flowforge.workflow import values
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
     from uuid import UUID
 
     from flowforge.workflow import Task
@@ -113,6 +115,47 @@ class Run:
     async def result_async(self, task: Task[..., Any]) -> Any:
         """Return what `result` does, without blocking the event loop."""
         return await offload(self.result, task)
+
+    def cancel(self, *, reason: str = "", now: bool = False, by: str | None = None) -> RunState:
+        """
+        Cancel the run: what has not begun ends at once, running code is told within two seconds.
+
+        Clean-ups (`when="all_done"`) still run, unless `now`. Code that goes on loses its token after
+        FLOWFORGE_CANCEL_GRACE. Return the run's state: `cancelled`, or what it is until the last task has ended. Raises
+        `CannotCancel` with the state that stands where the run has ended otherwise, and `RowLocked`.
+        """
+        return decisions.cancel(self, None, reason=reason, now=now, by=by)
+
+    async def cancel_async(self, *, reason: str = "", now: bool = False, by: str | None = None) -> RunState:
+        """Cancel the run like `cancel`, without blocking the event loop."""
+        return await offload(functools.partial(self.cancel, reason=reason, now=now, by=by))
+
+    def cancel_task(self, task: Task[..., Any] | str, *, reason: str = "", by: str | None = None) -> TaskState:
+        """
+        Cancel one task run, of a task or a key; what depends on it goes by its rule. Return its state.
+
+        Raises `CannotCancel` with the state that stands where it has ended, and `RowLocked`.
+        """
+        return decisions.cancel_task(self, decisions.key_of(task), reason=reason, by=by)
+
+    def rerun(
+        self, *, tasks: Iterable[Task[..., Any] | str] = (), reason: str = "", by: str | None = None
+    ) -> list[str]:
+        """
+        Carry out again what failed or was cancelled in this finished run, or these tasks, and all that depends on it.
+
+        Return the keys of what is due again. Budgets are fresh, attempts and tokens go on. Raises `CannotRerun` that
+        says what is in the way.
+        """
+        return decisions.rerun(self, [decisions.key_of(task) for task in tasks], reason=reason, by=by)
+
+    def pause(self, *, reason: str = "", by: str | None = None) -> bool:
+        """Dispatch nothing more of this run until `resume`; what runs goes on. False where it is paused already."""
+        return decisions.pause(Paused.RUN, str(self.id), reason=reason, by=by, organization=self.organization)
+
+    def resume(self, *, by: str | None = None) -> bool:
+        """Dispatch this run again. False where it was not paused."""
+        return decisions.resume(Paused.RUN, str(self.id), by=by, organization=self.organization)
 
     def _next_pause(self, began: float, pause: float, state: RunState, timeout: float | None) -> float:
         """Return the seconds until the next look. Raises `WaitTimeout` when the time is over."""

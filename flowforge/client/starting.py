@@ -17,16 +17,18 @@ from flowforge.client.engine import engine, migrated
 from flowforge.client.offload import offload
 from flowforge.client.run import Run
 from flowforge.db import begun
-from flowforge.errors import FlowForgeError, IdempotencyConflict, OptionError, UnknownWorkflow
+from flowforge.errors import DefinitionError, FlowForgeError, IdempotencyConflict, OptionError, UnknownWorkflow
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.transitions import NewRun
 from flowforge.workflow import values
+from flowforge.workflow.retry import positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from flowforge.workflow import Definition
+    from flowforge.workflow.retry import Duration
 
 P = ParamSpec("P")
 
@@ -85,13 +87,14 @@ class Options(Generic[P]):
 
     `connection` is the caller's, of psycopg2, psycopg, SQLAlchemy, Django or Peewee: the run is started in its open
     transaction, and exists if that commits. With an `idempotency_key` equal starts are one run. A lower `priority`
-    (-100 to 100) goes first.
+    (-100 to 100) goes first. A run that is not over `deadline` after its start is cancelled: a duration such as `2h`.
     """
 
     definition: Definition[P]
     connection: Any = None
     idempotency_key: str | None = None
     priority: int = 0
+    deadline: Duration | None = None
     organization: UUID = DEFAULT_ORGANIZATION
 
     def __post_init__(self) -> None:
@@ -102,6 +105,15 @@ class Options(Generic[P]):
             raise OptionError(
                 "idempotency_key", self.idempotency_key, "it must be a text of 1-255 characters, none NUL"
             )
+        self._allowed()
+
+    def _allowed(self) -> float | None:
+        """Return the seconds from a run's start to its deadline. Raises `OptionError` for what is no duration."""
+        try:
+            return None if self.deadline is None else positive(self.deadline, "deadline")
+        except DefinitionError as error:
+            remedy = "write a duration of more than none, such as 90, '30m' or '2h'"
+            raise OptionError("deadline", self.deadline, remedy) from error
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """
@@ -157,7 +169,9 @@ class Options(Generic[P]):
     def _prepared(self, name: str, version: UUID, parameters: str) -> Prepared:
         values.check_size(parameters, engine().settings.value_limit, f"parameters of workflow {name!r}")
         return Prepared(
-            name, self.organization, NewRun(uuid4(), version, parameters, self.priority, self.idempotency_key)
+            name,
+            self.organization,
+            NewRun(uuid4(), version, parameters, self.priority, self.idempotency_key, self._allowed()),
         )
 
     def _started(self, prepared: Sequence[Prepared], answers: Answers) -> list[Run]:

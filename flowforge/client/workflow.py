@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from flowforge.client.run import Run
+    from flowforge.workflow.retry import Duration
 
 P = ParamSpec("P")
 
@@ -31,18 +32,23 @@ class Workflow(Definition[P]):
     """
 
     @overload
-    def __init__(self: Workflow[[]], name: str, *, description: str = ...) -> None: ...
+    def __init__(self: Workflow[[]], name: str, *, description: str = ..., deadline: Duration | None = ...) -> None: ...
 
     @overload
-    def __init__(self, name: str, parameters: Callable[P, object], *, description: str = ...) -> None: ...
+    def __init__(
+        self, name: str, parameters: Callable[P, object], *, description: str = ..., deadline: Duration | None = ...
+    ) -> None: ...
 
-    def __init__(self, name: str, parameters: Any = None, *, description: str = "") -> None:
+    def __init__(
+        self, name: str, parameters: Any = None, *, description: str = "", deadline: Duration | None = None
+    ) -> None:
         """
         Define a workflow.
 
-        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model.
+        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model. A run
+        that is not over `deadline` after its start is cancelled.
         """
-        super().__init__(name, parameters, description=description)
+        super().__init__(name, parameters, description=description, deadline=deadline)
 
     def options(
         self,
@@ -50,10 +56,11 @@ class Workflow(Definition[P]):
         connection: Any = None,
         idempotency_key: str | None = None,
         priority: int = 0,
+        deadline: Duration | None = None,
         organization: UUID = DEFAULT_ORGANIZATION,
     ) -> Options[P]:
         """Return a view of this workflow whose starts have these options; see `Options`."""
-        return Options(self, connection, idempotency_key, priority, organization)
+        return Options(self, connection, idempotency_key, priority, deadline, organization)
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """Start a run in a transaction of its own. Raises `ParameterError` or `UnstorableValue`."""

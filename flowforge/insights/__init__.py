@@ -16,7 +16,18 @@ from flowforge.insights.definitions import (
 )
 from flowforge.insights.history import Event, run_events
 from flowforge.insights.invariants import broken_invariants
-from flowforge.insights.queues import ASKED_FOR, published_before, waiting_queues
+from flowforge.insights.listings import QueueSummary, WorkflowSummary, list_queues, list_workflows
+from flowforge.insights.pauses import PauseSummary, pauses, queue_names, workflow_names
+from flowforge.insights.queues import (
+    ASKED_FOR,
+    age_of_last,
+    asked_before,
+    orders,
+    past_deadline,
+    published_before,
+    unstarted,
+    waiting_queues,
+)
 from flowforge.insights.runs import (
     RunSummary,
     TaskSummary,
@@ -33,15 +44,26 @@ __all__ = [
     "Event",
     "KnownTask",
     "Needed",
+    "PauseSummary",
+    "QueueSummary",
     "RunSummary",
     "TaskSummary",
+    "WorkflowSummary",
+    "age_of_last",
+    "asked_before",
     "broken_invariants",
     "current_version",
     "deployed_names",
     "find_runs",
     "known_tasks",
+    "list_queues",
     "list_runs",
+    "list_workflows",
+    "orders",
+    "past_deadline",
+    "pauses",
     "published_before",
+    "queue_names",
     "run_events",
     "run_state",
     "run_summary",
@@ -49,8 +71,10 @@ __all__ = [
     "task_outcome",
     "task_summaries",
     "unfinished_tasks",
+    "unstarted",
     "upstream_results",
     "version",
     "version_of",
     "waiting_queues",
+    "workflow_names",
 ]

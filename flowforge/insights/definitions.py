@@ -15,6 +15,7 @@ from flowforge.workflow.stored import StoredTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
     from uuid import UUID
 
 
@@ -91,7 +92,13 @@ def _stored(row: Task) -> StoredTask:
         retry_factor=row.retry_factor,
         retry_max_delay=row.retry_max_delay.total_seconds(),
         timeout=row.timeout.total_seconds(),
+        start_by=_seconds(row.start_by),
+        lease=_seconds(row.lease),
     )
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def upstream_results(pairs: Sequence[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], Any]:

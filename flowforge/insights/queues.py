@@ -1,4 +1,4 @@
-"""Reads of what is owed to the broker."""
+"""Reads of what is owed, and overdue, in all organizations: for the duties of the scheduler."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from flowforge.db import fetch, load_statements
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
 _SQL = load_statements("flowforge.insights", "queries.sql")
@@ -24,3 +27,28 @@ def waiting_queues(connection: Connection) -> list[str]:
 def published_before(connection: Connection, seconds: float, *, limit: int) -> list[Any]:
     """Return outbox messages that were published more than `seconds` ago and not claimed since, oldest first."""
     return fetch(connection, _SQL["published_before"], {"age": timedelta(seconds=seconds), "limit": limit})
+
+
+def unstarted(connection: Connection, *, limit: int) -> list[Any]:
+    """Return ready task runs that no worker has taken by their `start_by`: id, run_id, token, start_by."""
+    return fetch(connection, _SQL["unstarted"], {"limit": limit})
+
+
+def asked_before(connection: Connection, seconds: float, *, limit: int) -> list[Any]:
+    """Return running task runs that were asked to stop more than `seconds` ago: id, run_id, token, owner."""
+    return fetch(connection, _SQL["asked_before"], {"age": timedelta(seconds=seconds), "limit": limit})
+
+
+def past_deadline(connection: Connection, *, limit: int) -> list[Any]:
+    """Return unfinished runs whose deadline has passed and that were not asked to stop: id, deadline."""
+    return fetch(connection, _SQL["past_deadline"], {"limit": limit})
+
+
+def age_of_last(connection: Connection, action: str) -> float | None:
+    """Return the seconds since an action was last written into the audit log, or None if it never was."""
+    return fetch(connection, _SQL["age_of_last"], {"action": action})[0].age  # type: ignore[no-any-return]
+
+
+def orders(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, tuple[int, bool]]:
+    """Return task run -> its token now, and whether it was asked to stop."""
+    return {row.id: (row.token, row.cancel) for row in fetch(connection, _SQL["orders"], {"ids": list(ids)})}

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from peewee import JOIN, fn
 
+from flowforge.insights.pauses import PauseSummary, pauses_of
 from flowforge.models import OutboxMessage, Task, TaskRun, Workflow, WorkflowRun
 
 if TYPE_CHECKING:
@@ -25,10 +26,14 @@ class RunSummary:
     state: str
     parameters: dict[str, Any]
     priority: int
+    cancel_requested_at: datetime | None
+    deadline: datetime | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     tasks: dict[str, int]
+    #: What keeps it from being dispatched, with who paused it and why.
+    paused: list[PauseSummary]
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ def _detailed(organization: UUID) -> Any:
 def _summaries(query: Any) -> list[RunSummary]:
     rows = list(query)
     counts = _task_counts(row.id for row in rows)
+    paused = pauses_of(rows)
     return [
         RunSummary(
             id=row.id,
@@ -139,10 +145,13 @@ def _summaries(query: Any) -> list[RunSummary]:
             state=row.state,
             parameters=row.parameters,
             priority=row.priority,
+            cancel_requested_at=row.cancel_requested_at,
+            deadline=row.deadline,
             created_at=row.created_at,
             started_at=row.started_at,
             finished_at=row.finished_at,
             tasks=counts.get(row.id, {}),
+            paused=paused.get(row.id, []),
         )
         for row in rows
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowforge.models.decision import AuditLog, Pause
 from flowforge.models.definition import Deployment, Task, TaskDependency, Workflow
 from flowforge.models.run import WorkflowRun, WorkflowRunEvent
 from flowforge.models.task_run import OutboxMessage, TaskRun, TaskRunEvent
@@ -10,10 +11,12 @@ from flowforge.models.tenancy import DEFAULT_ORGANIZATION, IdempotencyKey, Organ
 __all__ = [
     "DEFAULT_ORGANIZATION",
     "MODELS",
+    "AuditLog",
     "Deployment",
     "IdempotencyKey",
     "Organization",
     "OutboxMessage",
+    "Pause",
     "Task",
     "TaskDependency",
     "TaskRun",
@@ -35,4 +38,6 @@ MODELS = (
     WorkflowRunEvent,
     TaskRunEvent,
     IdempotencyKey,
+    Pause,
+    AuditLog,
 )

@@ -18,6 +18,7 @@ class Workflow(Row):
     version = IntegerField()
     digest = CharField(max_length=64)
     description = TextField(default="")
+    deadline = IntervalField(null=True)
     created_at = clocked()
 
     class Meta:
@@ -43,6 +44,7 @@ class Task(Row):
     retry_max_delay = IntervalField()
     timeout = IntervalField()
     start_by = IntervalField(null=True)
+    lease = IntervalField(null=True)
     created_at = clocked()
 
     class Meta:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peewee import SQL, CharField, DeferredForeignKey, IntegerField, JSONField, SmallIntegerField, UUIDField
 
-from flowforge.models.base import Row, TimestampField, clocked, reference, state_field
+from flowforge.models.base import IntervalField, Row, TimestampField, clocked, reference, state_field
 from flowforge.models.definition import Workflow
 from flowforge.models.tenancy import Organization
 
@@ -20,7 +20,9 @@ class WorkflowRun(Row):
     priority = SmallIntegerField(default=0)
     tasks_remaining = IntegerField()
     tasks_failed = IntegerField(default=0)
+    tasks_cancelled = IntegerField(default=0)
     cancel_requested_at = TimestampField(null=True)
+    allowed = IntervalField(null=True)
     deadline = TimestampField(null=True)
     created_at = clocked()
     started_at = TimestampField(null=True)
@@ -56,4 +58,9 @@ for _columns, _name in (
     WorkflowRun.add_index(WorkflowRun.index(*_columns, name=_name))
 WorkflowRun.add_index(
     WorkflowRun.index(SQL("parent_task_run_id"), where=SQL("parent_task_run_id IS NOT NULL"), name="idx_wfrun_parent")
+)
+WorkflowRun.add_index(
+    WorkflowRun.index(
+        WorkflowRun.deadline, where=SQL("deadline IS NOT NULL AND finished_at IS NULL"), name="idx_wfrun_deadline"
+    )
 )

@@ -101,6 +101,13 @@ class OutboxMessage(Row):
 
 
 TaskRun.add_index(
+    TaskRun.index(
+        TaskRun.cancel_requested_at,
+        where=SQL("state = 'running' AND cancel_requested_at IS NOT NULL"),
+        name="idx_taskrun_cancel_requested",
+    )
+)
+TaskRun.add_index(
     TaskRun.index(TaskRun.lease_expires_at, where=SQL("state = 'running'"), name="idx_taskrun_lease_expiry")
 )
 OutboxMessage.add_index(
@@ -108,10 +115,15 @@ OutboxMessage.add_index(
         OutboxMessage.routing_key,
         OutboxMessage.priority,
         OutboxMessage.available_at,
-        where=SQL("published_at IS NULL"),
+        where=SQL("published_at IS NULL AND NOT held"),
         name="idx_outbox_pending",
     )
 )
 OutboxMessage.add_index(
     OutboxMessage.index(OutboxMessage.published_at, where=SQL("published_at IS NOT NULL"), name="idx_outbox_published")
 )
+for _column, _where, _name in (
+    (OutboxMessage.created_at, "held", "idx_outbox_held"),
+    (OutboxMessage.start_by, "start_by IS NOT NULL", "idx_outbox_start_by"),
+):
+    OutboxMessage.add_index(OutboxMessage.index(_column, where=SQL(_where), name=_name))

@@ -59,11 +59,19 @@ class Mark(NamedTuple):
     available_at: datetime = datetime.min.replace(tzinfo=UTC)
 
 
-def take(connection: Connection, queue: str, *, limit: int, after: Mark) -> tuple[list[Dispatch], Mark]:
+class Taken(NamedTuple):
+    """What `take` found: dispatches to hand over, in order; the mark to go on from, and how many it has read."""
+
+    dispatches: list[Dispatch]
+    mark: Mark
+    read: int
+
+
+def take(connection: Connection, queue: str, *, limit: int, after: Mark) -> Taken:
     """
     Mark up to `limit` due dispatches of a queue as published, most urgent first, from the low-water mark on.
 
-    Commit only once the broker has them. Returns them in order, and the mark to go on from.
+    Commit only once the broker has them. What is paused is read and held, not returned.
     """
     parameters = {"queue": queue, "limit": limit, **after._asdict()}
     rows = sorted(fetch(connection, _SQL["take"], parameters), key=lambda row: (row.priority, row.available_at))
@@ -79,8 +87,9 @@ def take(connection: Connection, queue: str, *, limit: int, after: Mark) -> tupl
             row.attempt,
         )
         for row in rows
+        if not row.held
     ]
-    return dispatches, Mark(rows[-1].priority, rows[-1].available_at) if rows else after
+    return Taken(dispatches, Mark(rows[-1].priority, rows[-1].available_at) if rows else after, len(rows))
 
 
 def resend(connection: Connection, missing: Sequence[tuple[UUID, datetime]]) -> list[str]:

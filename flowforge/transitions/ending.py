@@ -1,4 +1,4 @@
-"""finish and skip: the one way in which a task run ends, its dependents hear of it, and its run is counted down."""
+"""finish, skip, give_up and cut_off: how a task run ends, its dependents hear of it, and its run is counted down."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def finish(
     nothing, when a lock is held by another for more than `patience` seconds.
     """
     with begun(connection):
-        endings = _end(connection, outcomes, leaves=[TaskState.RUNNING], overdue=overdue, patience=patience)
+        endings = _end(
+            connection, outcomes, leaves=[TaskState.RUNNING], taken=overdue, overdue=overdue, patience=patience
+        )
         return endings + skip(connection, [ending for ending in endings if ending.became == "unwanted"])
 
 
@@ -72,11 +74,30 @@ def skip(connection: Connection, unwanted: Sequence[Ending]) -> list[Ending]:
     return endings
 
 
+def give_up(connection: Connection, unstarted: Sequence[Outcome], *, patience: float = PATIENCE) -> list[Ending]:
+    """End ready task runs that no worker took in time; their dispatches are owed no longer."""
+    return _take_and_end(connection, unstarted, TaskState.READY, patience)
+
+
+def cut_off(connection: Connection, asked: Sequence[Outcome], *, patience: float = PATIENCE) -> list[Ending]:
+    """End running task runs that were asked to stop and did not: their owners' tokens are taken from them."""
+    return _take_and_end(connection, asked, TaskState.RUNNING, patience)
+
+
+def _take_and_end(
+    connection: Connection, outcomes: Sequence[Outcome], leaves: TaskState, patience: float
+) -> list[Ending]:
+    with begun(connection):
+        endings = _end(connection, outcomes, leaves=[leaves], taken=True, patience=patience)
+        return endings + skip(connection, [ending for ending in endings if ending.became == "unwanted"])
+
+
 def _end(
     connection: Connection,
     outcomes: Sequence[Outcome],
     *,
     leaves: list[TaskState],
+    taken: bool = False,
     overdue: bool = False,
     patience: float = PATIENCE,
 ) -> list[Ending]:
@@ -93,6 +114,7 @@ def _end(
             "results": [outcome.result for outcome in outcomes],
             "errors": [outcome.error for outcome in outcomes],
             "leaves": [state.value for state in leaves],
+            "taken": taken,
             "overdue": overdue,
             "patience": f"{patience * 1000:.0f}ms",
         },

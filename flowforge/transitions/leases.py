@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,6 @@ from flowforge.states import TaskEvent, TaskState
 from flowforge.transitions.ending import PATIENCE, Outcome, finish
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from uuid import UUID
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from flowforge.transitions.dispatch import Dispatch
 
 _SQL = load_statements("flowforge.transitions")
+
+#: guard's texts, for connections of other libraries: parameters `id` and `token`, then the `transaction` it answered.
+GUARD, STILL_HERE = _SQL["guard"], _SQL["here"]
 
 
 class Claim(NamedTuple):
@@ -53,8 +56,24 @@ class Late(NamedTuple):
     became: str
 
 
-def claim(connection: Connection, dispatches: Sequence[Dispatch], *, owner: str, lease: float) -> list[Claim]:
-    """Own, for `lease` seconds, those task runs that are still ready at their dispatch's token."""
+class Renewal(NamedTuple):
+    """A task run that its owner holds on to: for `lease` seconds more, but for no more than `span` from its start."""
+
+    id: UUID
+    token: int
+    lease: float
+    span: float
+
+
+def claim(
+    connection: Connection, dispatches: Sequence[Dispatch], *, owner: str, lease: float | Sequence[float]
+) -> list[Claim]:
+    """
+    Own those task runs that are still ready at their dispatch's token, and that nothing pauses.
+
+    `lease` is in seconds, one for all or one for each.
+    """
+    leases = lease if isinstance(lease, Sequence) else [lease] * len(dispatches)
     rows = fetch(
         connection,
         _SQL["claim"],
@@ -63,21 +82,22 @@ def claim(connection: Connection, dispatches: Sequence[Dispatch], *, owner: str,
             "tokens": [dispatch.token for dispatch in dispatches],
             "runs": list({dispatch.run_id for dispatch in dispatches}),
             "owner": owner,
-            "lease": timedelta(seconds=lease),
+            "leases": [timedelta(seconds=seconds) for seconds in leases],
         },
     )
     return [Claim(*row) for row in rows]
 
 
-def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: float) -> dict[tuple[UUID, int], str]:
-    """Own task runs for `lease` seconds more. Return (id, token) -> `renewed`, `cancel`, `busy` or `lost`."""
+def renew(connection: Connection, held: Sequence[Renewal]) -> dict[tuple[UUID, int], str]:
+    """Own task runs for longer. Return (id, token) -> `renewed`, `cancel`, `busy` or `lost`."""
     rows = fetch(
         connection,
         _SQL["renew"],
         {
-            "ids": [id_ for id_, _ in held],
-            "tokens": [token for _, token in held],
-            "lease": timedelta(seconds=lease),
+            "ids": [one.id for one in held],
+            "tokens": [one.token for one in held],
+            "leases": [timedelta(seconds=one.lease) for one in held],
+            "spans": [timedelta(seconds=one.span) for one in held],
         },
     )
     return {(row.id, row.token): row.answer for row in rows}
@@ -85,7 +105,7 @@ def renew(connection: Connection, held: Sequence[tuple[UUID, int]], *, lease: fl
 
 def guard(connection: Connection, task_run_id: UUID, token: int) -> bool:
     """Lock a task run in the connection's transaction if it is still owned at this token; say whether it is."""
-    return bool(fetch(connection, _SQL["guard"], {"id": task_run_id, "token": token}))
+    return bool(fetch(connection, GUARD, {"id": task_run_id, "token": token})[0].owned)
 
 
 def retry(connection: Connection, releases: Sequence[Release], *, patience: float = PATIENCE) -> dict[UUID, str]:
@@ -97,13 +117,31 @@ def retry(connection: Connection, releases: Sequence[Release], *, patience: floa
     return _release(connection, releases, charge=1, kind=TaskEvent.RETRIED, patience=patience)
 
 
-def hand_back(connection: Connection, releases: Sequence[Release], *, patience: float = PATIENCE) -> dict[UUID, str]:
-    """Make task runs that were not carried out ready again, at no cost. Return id -> `ready` or `cancel`."""
-    return _release(connection, releases, charge=0, kind=TaskEvent.HANDED_BACK, patience=patience)
+def hand_back(
+    connection: Connection, releases: Sequence[Release], *, owner: str | None = None, patience: float = PATIENCE
+) -> dict[UUID, str]:
+    """
+    Make task runs that were not carried out ready again, at no cost. Return id -> `ready` or `cancel`.
+
+    An heir names the `owner` that is gone, whose they must still be.
+    """
+    return _release(connection, releases, charge=0, kind=TaskEvent.HANDED_BACK, owner=owner, patience=patience)
+
+
+def lose(connection: Connection, owner: str, owned: Sequence[tuple[UUID, int]]) -> list[UUID]:
+    """End the leases, by (id, token), of an owner that is known to be gone; `expire` then does the rest."""
+    parameters = {"ids": [id_ for id_, _ in owned], "tokens": [token for _, token in owned], "owner": owner}
+    return [row.id for row in fetch(connection, _SQL["lose"], parameters)]
 
 
 def _release(
-    connection: Connection, releases: Sequence[Release], *, charge: int, kind: TaskEvent, patience: float
+    connection: Connection,
+    releases: Sequence[Release],
+    *,
+    charge: int,
+    kind: TaskEvent,
+    patience: float,
+    owner: str | None = None,
 ) -> dict[UUID, str]:
     rows = fetch(
         connection,
@@ -115,6 +153,7 @@ def _release(
             "errors": [release.error for release in releases],
             "charge": charge,
             "kind": kind.value,
+            "owner": owner,
             "patience": f"{patience * 1000:.0f}ms",
         },
     )
@@ -127,9 +166,15 @@ def expire(connection: Connection, *, limit: int) -> list[Late]:
 
     The second step asks again, on the locked row, whether the lease is over: a late renewal or completion wins.
     """
-    late = [Late(*row) for row in fetch(connection, _SQL["expire"], {"limit": limit})]
+    return expire_but(connection, limit=limit)[0]
+
+
+def expire_but(connection: Connection, *, limit: int, spared: Sequence[UUID] = ()) -> tuple[list[Late], list[UUID]]:
+    """Take leases like `expire`, but for those that are `spared`. Return what was taken, and what somebody locks."""
+    rows = [Late(*row) for row in fetch(connection, _SQL["expire"], {"limit": limit, "spared": list(spared)})]
+    late = [one for one in rows if one.became != "locked"]
     finish(connection, [_last_word(one) for one in late if one.became != "ready"], overdue=True)
-    return late
+    return late, [one.id for one in rows if one.became == "locked"]
 
 
 def _last_word(late: Late) -> Outcome:

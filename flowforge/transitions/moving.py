@@ -80,7 +80,15 @@ class Plan:
     @property
     def failed(self) -> int:
         """Required task runs that have failed."""
-        return sum(place.state == TaskState.FAILED and _required(place) for place in self.places.values())
+        return self._required(TaskState.FAILED)
+
+    @property
+    def cancelled(self) -> int:
+        """Required task runs that were cancelled."""
+        return self._required(TaskState.CANCELLED)
+
+    def _required(self, state: TaskState) -> int:
+        return sum(place.state == state and _required(place) for place in self.places.values())
 
 
 def plan(held: Sequence[Held], targets: Sequence[Target]) -> Plan:
@@ -158,9 +166,14 @@ def _difference(key: str, place: _Place) -> str | None:
     return f"{key}: queue {place.held.queue} -> {place.target.queue}" if moved else None
 
 
-def hold(connection: Connection, run_id: UUID) -> list[Held]:
-    """Lock a run and its task runs in the open transaction; return those. Waits for whoever holds any of them."""
-    rows = fetch(connection, _SQL["hold"], {"run": run_id})
+def hold(connection: Connection, run_id: UUID, *, patience: float = 0.0) -> list[Held]:
+    """
+    Lock a run and its task runs in the open transaction; return those.
+
+    Waits for whoever holds any of them, up to `patience` seconds, or without end for 0. Raises psycopg2's
+    LockNotAvailable when those are over.
+    """
+    rows = fetch(connection, _SQL["hold"], {"run": run_id, "patience": f"{patience * 1000:.0f}ms"})
     return [Held(row.id, row.key, TaskState(row.state), row.token, row.required, row.queue) for row in rows]
 
 
@@ -174,6 +187,7 @@ def move(connection: Connection, run_id: UUID, version: UUID, planned: Plan) -> 
         "fresh": json.dumps([_fresh(place) for place in places if place.held is None]),
         "remaining": planned.remaining,
         "failed": planned.failed,
+        "cancelled": planned.cancelled,
     }
     return bool(fetch(connection, _SQL["move"], parameters))
 

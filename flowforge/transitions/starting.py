@@ -23,13 +23,18 @@ KEY_TTL = 86_400.0
 
 
 class NewRun(NamedTuple):
-    """A run to start: `parameters` is JSON text; a lower `priority` goes first; equal starts with a `key` are one."""
+    """
+    A run to start: `parameters` is JSON text; a lower `priority` goes first; equal starts with a `key` are one.
+
+    It is to be over `deadline` seconds after its start; None leaves that to its workflow.
+    """
 
     id: UUID
     workflow_id: UUID
     parameters: str
     priority: int = 0
     key: str | None = None
+    deadline: float | None = None
 
 
 class Started(NamedTuple):
@@ -64,6 +69,7 @@ def start_run_parameters(runs: Sequence[NewRun], *, key_ttl: float = KEY_TTL) ->
         "parameters": [run.parameters for run in runs],
         "priorities": [run.priority for run in runs],
         "keys": [run.key for run in runs],
+        "deadlines": [None if run.deadline is None else timedelta(seconds=run.deadline) for run in runs],
         "user": None,
         "ttl": timedelta(seconds=key_ttl),
     }

@@ -23,6 +23,9 @@ class Hooks(Protocol):
     def guard(self, context: Context, connection: Any) -> None:
         """Lock the task run in the connection's transaction, or raise `LeaseLost`."""
 
+    async def guard_async(self, context: Context, connection: Any) -> None:
+        """Lock the task run like `guard`, on an asynchronous connection."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -61,8 +64,14 @@ class Context:
 
     def guard(self, connection: Any) -> None:
         """
-        Lock this task run in the connection's transaction, so that nobody else may take it until that ends.
+        Lock this task run in the connection's open transaction, so that nobody else may take it until that ends.
 
-        Raises `LeaseLost` when another worker owns it: roll back then, and write nothing.
+        The connection is of psycopg2, psycopg, SQLAlchemy, Django or Peewee, to FlowForge's database. Raises
+        `LeaseLost` when another worker owns it: roll back then, and write nothing. Raises `OptionError` outside a
+        transaction, because a lock that is given up at once fences nothing.
         """
         self.hooks.guard(self, connection)
+
+    async def guard_async(self, connection: Any) -> None:
+        """Lock this task run like `guard`, on a connection of psycopg, SQLAlchemy or asyncpg that is asynchronous."""
+        await self.hooks.guard_async(self, connection)

@@ -10,17 +10,16 @@ import hashlib
 import inspect
 import json
 import re
-import reprlib
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import dramatiq
-from pydantic import ValidationError
 
-from flowforge.errors import DefinitionError, ParameterError, did_you_mean
+from flowforge.errors import DefinitionError
 from flowforge.states import When
-from flowforge.workflow import binding, values
+from flowforge.workflow import binding
+from flowforge.workflow import parameters as given_parameters
 from flowforge.workflow.options import TaskOptions
-from flowforge.workflow.retry import Retry
+from flowforge.workflow.retry import Retry, positive
 from flowforge.workflow.stored import StoredTask
 from flowforge.workflow.task import Task, upstream_keys
 
@@ -47,20 +46,30 @@ class Decorator(Protocol):
 class Definition(Generic[P]):
     """A workflow without the means to start it."""
 
-    def __init__(self, name: str, parameters: type[Any] | None = None, *, description: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: type[Any] | None = None,
+        *,
+        description: str = "",
+        deadline: Duration | None = None,
+    ) -> None:
         """
         Define a workflow.
 
-        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model.
+        `name` is 1-63 of `[a-z0-9._-]`, a letter or digit first; `parameters` is a dataclass or pydantic model. A run
+        that is not over `deadline` after its start is cancelled.
         """
         if not _NAME.fullmatch(name):
             raise DefinitionError(
                 f"workflow name {name!r}: use 1-63 of a-z, 0-9, '.', '_', '-', a letter or digit first"
             )
         self.name, self.description = name, description
+        self.deadline = None if deadline is None else positive(deadline, f"workflow {name!r}: deadline")
         self.parameters: Any = parameters
         self.fields = binding.fields_of(parameters, name)
         self.tasks: dict[str, Task[..., Any]] = {}
+        self._handlers: set[str] = set()  # tasks that handle the outcome of others, and not each other's
         self._digest = (-1, "")  # the number of tasks that it was made for, because tasks are only ever added
 
     def __repr__(self) -> str:
@@ -80,6 +89,8 @@ class Definition(Generic[P]):
         required: bool = ...,
         retry: Retry = ...,
         timeout: Duration = ...,
+        start_by: Duration | None = ...,
+        lease: Duration | None = ...,
         queue: str = ...,
         interrupt: Interrupt = ...,
     ) -> Task[Q, R]: ...
@@ -96,6 +107,8 @@ class Definition(Generic[P]):
         required: bool = ...,
         retry: Retry = ...,
         timeout: Duration = ...,
+        start_by: Duration | None = ...,
+        lease: Duration | None = ...,
         queue: str = ...,
         interrupt: Interrupt = ...,
     ) -> Decorator: ...
@@ -107,14 +120,80 @@ class Definition(Generic[P]):
         `key` names it (default: the function's name). `inputs` says where arguments come from when their names do not:
         a task, a list or dict of tasks, or a JSON constant. `after` adds order without data. `when` is the rule that
         decides, once the last direct upstream has ended, whether it runs: `all_succeeded`, `none_failed`, `all_done` or
-        `any_failed`. Without `required` the run can succeed without it. `timeout` bounds one attempt; `interrupt` says
-        whether an exception may be raised into an attempt that ran out of time (`raise`) or not (`never`).
+        `any_failed`. Without `required` the run can succeed without it. `timeout` bounds one attempt, `start_by` its
+        wait for a worker once it is due; `lease` is how long a worker owns it without a sign of life, where that is not
+        to be FLOWFORGE_LEASE. `interrupt` says whether an exception may be raised into an attempt that ran out of time
+        or was cancelled (`raise`) or not (`never`).
 
         Raises `DefinitionError` that names task, option and remedy.
         """
         if function is None:
-            return lambda function: self._add(function, TaskOptions.of(options, self.name))
-        return self._add(function, TaskOptions.of(options, self.name))
+            return lambda function: self._define(function, TaskOptions.of(options, self.name))
+        return self._define(function, TaskOptions.of(options, self.name))
+
+    @overload
+    def on_failure(self, function: Callable[Q, R], /) -> Task[Q, R]: ...
+
+    @overload
+    def on_failure(
+        self,
+        /,
+        *,
+        key: str = ...,
+        inputs: Mapping[str, Any] = ...,
+        retry: Retry = ...,
+        timeout: Duration = ...,
+        queue: str = ...,
+    ) -> Decorator: ...
+
+    def on_failure(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """
+        Make a function a task that runs once all tasks above it have ended and any failed; usable as a decorator.
+
+        It is a task like any other: durable, retried, seen in the run, which can succeed or fail without it.
+        """
+        return self._handler(function, When.ANY_FAILED, options)
+
+    @overload
+    def on_success(self, function: Callable[Q, R], /) -> Task[Q, R]: ...
+
+    @overload
+    def on_success(
+        self,
+        /,
+        *,
+        key: str = ...,
+        inputs: Mapping[str, Any] = ...,
+        retry: Retry = ...,
+        timeout: Duration = ...,
+        queue: str = ...,
+    ) -> Decorator: ...
+
+    def on_success(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a function a task like `on_failure`'s, which runs if none of the tasks above it failed."""
+        return self._handler(function, When.NONE_FAILED, options)
+
+    def _handler(self, function: Callable[..., Any] | None, when: When, options: Mapping[str, Any]) -> Any:
+        if function is None:
+            return lambda function: self._handler(function, when, options)
+        watched = [task for task in self.tasks.values() if task.key not in self._handlers]
+        if not watched:
+            raise DefinitionError(f"workflow {self.name!r}: write on_failure and on_success below the tasks")
+        rule = {"after": watched, "when": when, "required": False}
+        if given := [name for name in rule if name in options]:
+            raise DefinitionError(
+                f"workflow {self.name!r}: on_failure and on_success decide {given[0]!r}: leave it out, or write a task"
+            )
+        task = self._add(function, TaskOptions.of({**options, **rule}, self.name))
+        self._handlers.add(task.key)
+        return task
+
+    def _define(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+        if self._handlers:
+            raise DefinitionError(
+                f"workflow {self.name!r}: write {function!r} above on_failure and on_success, which wait for all"
+            )
+        return self._add(function, options)
 
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         function = self._plain(function)
@@ -136,7 +215,9 @@ class Definition(Generic[P]):
             inputs=inputs,
             upstream=tuple(sorted(upstream)),
             retry=options.retry or Retry(),
-            timeout=options.limit(what),
+            timeout=options.limit("timeout", what),
+            start_by=options.limit_or_none("start_by", what),
+            lease=options.limit_or_none("lease", what),
             when=options.rule(what),
             required=options.required,
             queue=options.queue,
@@ -165,7 +246,8 @@ class Definition(Generic[P]):
         """SHA-256 over the canonical structure: equal for two definitions that the engine treats alike."""
         if self._digest[0] != len(self.tasks):
             tasks = sorted((vars(task) for task in self.structure()), key=_by_key)
-            digest = hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+            structure = {"tasks": tasks, "deadline": self.deadline}
+            digest = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
             self._digest = (len(tasks), digest)
         return self._digest[1]
 
@@ -175,33 +257,8 @@ class Definition(Generic[P]):
 
         Raises `ParameterError` that names the field, the value and the remedy.
         """
-        if self.parameters is None:
-            return self._encode_nothing(args, kwargs)
-        signature = inspect.signature(self.parameters)
-        if unknown := [name for name in kwargs if name not in signature.parameters]:
-            near = did_you_mean(unknown[0], signature.parameters)
-            raise ParameterError(f"workflow {self.name!r} has no parameter {unknown[0]!r}{near}")
-        try:
-            checked = values.decode(signature.bind(*args, **kwargs).arguments, self.parameters)
-        except TypeError as error:
-            raise ParameterError(f"workflow {self.name!r}: {error}") from None
-        except ValidationError as error:
-            raise ParameterError(f"workflow {self.name!r}: {_first(error)}") from None
-        by_field = {name: getattr(checked, name) for name in self.fields}
-        return values.encode(by_field, f"parameters of workflow {self.name!r}")
-
-    def _encode_nothing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        if args or kwargs:
-            raise ParameterError(f"workflow {self.name!r} takes no parameters: give it a parameters class")
-        return "{}"
+        return given_parameters.encode(self.name, self.parameters, self.fields, args, kwargs)
 
 
 def _by_key(task: Mapping[str, Any]) -> str:
     return str(task["key"])
-
-
-def _first(error: ValidationError) -> str:
-    """Say the first problem: where, what, and the value that was given."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"])
-    return f"parameter {field!r}: {problem['msg']} (got {reprlib.repr(problem['input'])})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowforge.errors import DefinitionError, did_you_mean
 from flowforge.states import When
-from flowforge.workflow.retry import Retry, seconds
+from flowforge.workflow.retry import Retry, positive
 from flowforge.workflow.task import Task
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowforge.workflow.task import Interrupt
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_SHORTEST = 0.1  # seconds: a shorter one is over before anybody can look
 _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
 
 
@@ -32,6 +33,8 @@ class TaskOptions:
     required: bool = True
     retry: Retry | None = None
     timeout: Duration = "1h"
+    start_by: Duration | None = None
+    lease: Duration | None = None
     queue: str = "default"
     interrupt: Interrupt = "raise"
 
@@ -65,11 +68,16 @@ class TaskOptions:
         if self.interrupt not in {"raise", "never"}:
             raise DefinitionError(f"{what}: interrupt={self.interrupt!r} must be 'raise' or 'never'")
 
-    def limit(self, what: str) -> float:
-        """Return the timeout in seconds. Raises `DefinitionError` unless it is positive."""
-        limit = seconds(self.timeout, f"{what}: timeout")
-        if limit <= 0:
-            raise DefinitionError(f"{what}: timeout={self.timeout!r} must be positive")
+    def limit(self, name: str, what: str) -> float:
+        """Return a limit in time in seconds. Raises `DefinitionError` unless it is positive."""
+        return positive(getattr(self, name), f"{what}: {name}")
+
+    def limit_or_none(self, name: str, what: str) -> float | None:
+        """Return a limit in time in seconds, or None where none is set. Raises `DefinitionError` below 100 ms."""
+        if getattr(self, name) is None:
+            return None
+        if (limit := self.limit(name, what)) < _SHORTEST:
+            raise DefinitionError(f"{what}: {name}={getattr(self, name)!r} is too short: give at least '100ms'")
         return limit
 
     def rule(self, what: str) -> When:

@@ -32,6 +32,13 @@ def seconds(duration: Duration, name: str) -> float:
     return value
 
 
+def positive(duration: Duration, name: str) -> float:
+    """Return a duration in seconds. Raises `DefinitionError` unless it is more than none."""
+    if (value := seconds(duration, name)) <= 0:
+        raise DefinitionError(f"{name}={duration!r} must be positive")
+    return value
+
+
 def _seconds(duration: object) -> float | None:
     if isinstance(duration, timedelta):
         return duration.total_seconds()

@@ -29,6 +29,8 @@ class StoredTask:
     retry_factor: float
     retry_max_delay: float
     timeout: float
+    start_by: float | None
+    lease: float | None
 
     @classmethod
     def of(cls, task: Task[..., Any]) -> StoredTask:
@@ -47,6 +49,8 @@ class StoredTask:
             retry_factor=float(retry.factor),
             retry_max_delay=seconds(retry.max_delay, "max_delay"),
             timeout=task.timeout,
+            start_by=task.start_by,
+            lease=task.lease,
         )
 
     def pause(self, failures: int) -> float:

@@ -37,6 +37,9 @@ class Task(Generic[P, R_co]):
     retry: Retry
     #: Seconds that one attempt may take.
     timeout: float
+    #: Seconds that it may wait for a worker once it is due, and that a worker owns it without a sign of life.
+    start_by: float | None = None
+    lease: float | None = None
     when: When = When.ALL_SUCCEEDED
     required: bool = True
     queue: str = "default"
