@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flowforge import insights, transitions
+from flowforge import faults, insights, transitions
 from flowforge.db import begun
 from flowforge.transitions import Mark
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from uuid import UUID
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -55,7 +56,7 @@ class Publisher:
         self.backlog = False
 
     def publish(self) -> int:
-        """Publish what is due on every queue, as far as there is room; return how many dispatches that were."""
+        """Publish what is due on every queue, as far as there is room; return how many were read, paused ones too."""
         self.backlog = False
         published = sum(self._publish(queue) for queue in self._low_water)
         if not published or time.monotonic() >= self._look_at:
@@ -77,37 +78,56 @@ class Publisher:
             return 0
         low_water = self._low_water[queue]
         start = low_water.start()
-        published, low_water.mark = self._database.perform(self._hand_over, queue, room, start)
-        if published < room and start != Mark():
+        read, low_water.mark = self._database.perform(self._hand_over, queue, room, start)
+        if read < room and start != Mark():
             # Nothing left above the mark: what is due below it is found now, not at the next full scan.
             low_water.mark = Mark()
-            again, low_water.mark = self._database.perform(self._hand_over, queue, room - published, Mark())
-            published += again
-        self.backlog |= published == room
-        return published
+            again, low_water.mark = self._database.perform(self._hand_over, queue, room - read, Mark())
+            read += again
+        self.backlog |= read == room
+        return read
 
     def _hand_over(self, connection: Connection, queue: str, limit: int, after: Mark) -> tuple[int, Mark]:
-        """Take, push and commit: a push that fails leaves all rows due, a commit that fails sends a harmless double."""
+        """
+        Take, push and commit; return how many were read, paused ones too, and the mark to go on from.
+
+        A push that fails leaves all rows due, a commit that fails sends a harmless double.
+        """
         with begun(connection):
-            dispatches, mark = transitions.take(connection, queue, limit=limit, after=after)
-            if dispatches:
-                self._runway.push(queue, [dispatch.encode() for dispatch in dispatches])
-        return len(dispatches), mark
+            taken = transitions.take(connection, queue, limit=limit, after=after)
+            if taken.dispatches:
+                faults.point("publish.taken")
+                self._runway.push(queue, [dispatch.encode() for dispatch in taken.dispatches])
+                faults.point("publish.pushed")
+        return taken.read, taken.mark
 
 
 def recover(database: Database, runway: Runway, *, limit: int) -> int:
     """
     Make dispatches due again that were published, not claimed, and stand in no list of the broker.
 
-    The candidates are read before the lists: what is claimed in between is no longer as it was seen, and is left alone.
+    Looks at the `limit` oldest of those not claimed, and at more only if they all stand in a list.
+    """
+    missing, looked_at = _missing(database, runway, limit)
+    while not missing and looked_at == limit:
+        limit *= 2
+        missing, looked_at = _missing(database, runway, limit)
+    queues = database.perform(transitions.resend, missing)
+    if queues:
+        runway.wake()
+    return len(queues)
+
+
+def _missing(database: Database, runway: Runway, limit: int) -> tuple[list[tuple[UUID, datetime]], int]:
+    """
+    Return what is missing, as (id, published at), of how many that were looked at.
+
+    They are read before the lists: what is claimed in between is no longer as it was seen, and is left alone.
     """
     candidates = database.perform(insights.published_before, LOST_AFTER, limit=limit)
     waiting = {queue: _waiting(runway, queue) for queue in {row.queue for row in candidates}}
     missing = [row for row in candidates if (row.task_run_id, row.token) not in waiting[row.queue]]
-    queues = database.perform(transitions.resend, [(row.id, row.published_at) for row in missing])
-    if queues:
-        runway.wake()
-    return len(queues)
+    return [(row.id, row.published_at) for row in missing], len(candidates)
 
 
 def _waiting(runway: Runway, queue: str) -> set[tuple[UUID, int]]:

@@ -16,4 +16,4 @@ __all__ = ["boot"]
 
 # Dramatiq's command line takes whatever broker is set once this import is done, so that it must boot here.
 if Path(sys.argv[0]).parent.name == "dramatiq" or Path(sys.argv[0]).name == "dramatiq":
-    boot(Settings.from_env())
+    boot(Settings.from_env())[1].watched_by_thread = True

@@ -2,7 +2,7 @@
 One worker process: Dramatiq's Worker on FlowForge's broker, in this very process.
 
 SIGTERM stops the intake at once; what runs may end within the grace. Exit code 0 after an orderly stop, 75 when the
-process asked to be replaced, 2 when it cannot start.
+process asked to be replaced, 70 when a thread of the engine's or Dramatiq's is dead or stuck, 2 when it cannot start.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ logger = logging.getLogger("flowforge.actors")
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _LAST_LOOK = 2000  # milliseconds that Dramatiq waits for its threads once they should be idle
+_LEFT = 2.0  # seconds that threads may take to end which keep the process, and are not the engine's
 
 RET_OK = 0
 RET_CANNOT_START = 2  # settings, servers, or the user's modules
@@ -47,8 +48,10 @@ def main() -> int:
     broker.emit_after("process_boot")
     worker = dramatiq.Worker(broker, worker_threads=settings.threads, worker_timeout=500)
     worker.start()
-    told.wait()
-    return _stop(worker, engine, settings)
+    engine.watch.until(told)
+    code = _stop(worker, engine, settings)
+    _see_off(code)
+    return code
 
 
 def _log() -> None:
@@ -56,9 +59,9 @@ def _log() -> None:
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
     own = logging.StreamHandler()
     own.setFormatter(logging.Formatter(_FORMAT))
-    for name in ("flowforge.actors", "flowforge.broker", "flowforge.db", "flowforge.loop", "flowforge.transitions"):
-        logging.getLogger(name).addHandler(own)
-        logging.getLogger(name).propagate = False
+    for name in ("actors", "broker", "db", "faults", "loop", "transitions", "watch"):
+        logging.getLogger(f"flowforge.{name}").addHandler(own)
+        logging.getLogger(f"flowforge.{name}").propagate = False
 
 
 def _listen() -> threading.Event:
@@ -86,6 +89,18 @@ def _stop(worker: dramatiq.Worker, engine: EngineMiddleware, settings: Settings)
     worker.stop(timeout=_LAST_LOOK)
     worker.broker.close()
     return RET_OK
+
+
+def _see_off(code: int) -> None:
+    """End this process soon even if it waits for threads that user code has left."""
+
+    def leave() -> None:
+        logger.warning("worker.threads_left threads=%s", ",".join(one.name for one in threading.enumerate()))
+        os._exit(code)
+
+    timer = threading.Timer(_LEFT, leave)
+    timer.daemon = True
+    timer.start()
 
 
 if __name__ == "__main__":

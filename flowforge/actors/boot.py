@@ -1,25 +1,36 @@
-"""Wiring of a worker process: settings in, a Dramatiq broker out whose middleware starts and stops the engine."""
+"""
+Wiring of a worker process: settings in, a Dramatiq broker out whose middleware starts and stops the engine.
+
+The middleware also says which threads are to be watched.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
 
-from flowforge import client, migrations
-from flowforge.actors.consumer import EXECUTE, DispatchConsumer
+from flowforge import client, db, migrations
+from flowforge.actors.consumer import EXECUTE, DispatchConsumer, Fetching
 from flowforge.actors.execution import execute
 from flowforge.actors.intake import Intake
 from flowforge.actors.registry import Registry, load
 from flowforge.actors.runtime import Runtime
 from flowforge.broker import DISPATCH, Broker, check_server, connect_redis
 from flowforge.errors import refuse_windows
+from flowforge.settings import arm_faults
+from flowforge.watch import Part, Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flowforge.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_FETCH = 60.0  # seconds that a worker with free threads may not fetch although Redis answers
 
 
 class EngineMiddleware(dramatiq.Middleware):
@@ -29,6 +40,13 @@ class EngineMiddleware(dramatiq.Middleware):
         self.settings = settings
         self.registry = Registry(())
         self.runtime: Runtime | None = None
+        self.watch = Watch(self._parts)
+        #: Whether a thread watches, because nobody does who has the main thread: Dramatiq's own command line.
+        self.watched_by_thread = False
+        self._worker: dramatiq.Worker | None = None
+        self._fetching = Fetching(connect_redis(settings))
+        self._stopping = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._others: set[str] = set()  # messages of the users' own actors that occupy a thread
 
     def before_worker_boot(self, broker: Any, worker: dramatiq.Worker) -> None:
@@ -44,7 +62,26 @@ class EngineMiddleware(dramatiq.Middleware):
 
     def _consumer(self, milliseconds: int) -> DispatchConsumer:
         assert self.runtime is not None
-        return DispatchConsumer(self.runtime, Intake(self.runtime), milliseconds)
+        return DispatchConsumer(self.runtime, Intake(self.runtime), self._fetching, milliseconds)
+
+    def after_worker_boot(self, broker: Any, worker: dramatiq.Worker) -> None:  # noqa: ARG002
+        """Have the threads watched that there are now."""
+        self._worker = worker
+        if self.watched_by_thread:
+            self._watcher = self.watch.start(self._stopping)
+
+    def _parts(self) -> Iterator[Part]:
+        """Yield what must live, and what must go on, in this process."""
+        assert self.runtime is not None
+        assert self._worker is not None
+        yield Part.of(self.runtime.committer.loop)
+        yield Part.of(self.runtime.keeper.loop)
+        yield from map(Part.of, db.loops())
+        for number, thread in enumerate(self._worker.workers):
+            yield Part(f"dramatiq-worker-{number}", thread)
+        for queue, consumer in tuple(self._worker.consumers.items()):
+            fetching = (self._fetching.beat(), _LONGEST_FETCH) if queue == DISPATCH else ()
+            yield Part(f"dramatiq-consumer-{queue}", consumer, *fetching)
 
     def before_process_message(self, broker: Any, message: Any) -> None:  # noqa: ARG002
         """Count a thread as taken by an actor of the user's own; attempts are counted when they are claimed."""
@@ -63,7 +100,10 @@ class EngineMiddleware(dramatiq.Middleware):
         self.after_process_message(broker, message)
 
     def before_worker_shutdown(self, broker: Any, worker: dramatiq.Worker) -> None:  # noqa: ARG002
-        """Stop taking in; what runs may end within the grace that Dramatiq waits."""
+        """Watch no longer, stop taking in; what runs may end within the grace that Dramatiq waits."""
+        self._stopping.set()
+        if self._watcher:
+            self._watcher.join()
         if self.runtime:
             self.runtime.drain()
 
@@ -81,6 +121,7 @@ def boot(settings: Settings) -> tuple[Broker, EngineMiddleware]:
     whatever an import raises.
     """
     refuse_windows("a worker")
+    arm_faults()
     settings.require("database_url", "redis_url", "modules")
     migrations.check(client.configure(settings).database)
     broker, engine = wire(settings)

@@ -121,7 +121,8 @@ class Committer:
             self._settle(batch, ready=self._write([failure], _PATIENCE))
 
     def _settle(self, batch: Sequence[_Item], *, ready: bool) -> None:
-        self._runtime.holding.drop(item.attempt for item in batch)
+        self._runtime.holding.drop([item.attempt for item in batch])
+        self.loop.beat = time.monotonic()  # many that are locked out take long, one by one
         if ready:
             self._runtime.runway.wake()
 

@@ -7,13 +7,14 @@ import json
 import logging
 import random
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dramatiq.middleware.threading import raise_thread_exception
 
 from flowforge.actors.holding import Attempt, Phase
-from flowforge.errors import AttemptTimeout, NonRetryable, Skip, UnstorableValue
+from flowforge.errors import AttemptCancelled, NonRetryable, Skip, UnstorableValue
 from flowforge.states import TaskState
 from flowforge.transitions import Outcome, Release
 from flowforge.workflow import Context, values
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowforge.actors.runtime import Runtime
+    from flowforge.errors import AttemptTimeout
     from flowforge.workflow import StoredTask
 
 logger = logging.getLogger(__name__)
@@ -59,8 +61,8 @@ def carry_out(runtime: Runtime, attempt: Attempt) -> Outcome | Release:
 def ending_of(attempt: Attempt, error: BaseException) -> Outcome | Release:
     """Return what an exception makes of an attempt: skipped, failed, or due again."""
     claim = attempt.claim
-    if attempt.timed_out:
-        error = _timeout(attempt).with_traceback(error.__traceback__)
+    if attempt.reason is not None:
+        error = attempt.reason.with_traceback(error.__traceback__)
     told = describe(error)
     described = json.dumps(told)
     logger.warning(
@@ -69,6 +71,8 @@ def ending_of(attempt: Attempt, error: BaseException) -> Outcome | Release:
     )
     if isinstance(error, Skip):
         return Outcome(claim.id, claim.run_id, claim.token, TaskState.SKIPPED, error=described)
+    if isinstance(error, AttemptCancelled):
+        return Outcome(claim.id, claim.run_id, claim.token, TaskState.CANCELLED, error=described)
     if claim.failures_left and not isinstance(error, _FINAL):
         return Release(claim.id, claim.token, pause(attempt.known.stored, claim.failures_left), described)
     return Outcome(claim.id, claim.run_id, claim.token, TaskState.FAILED, error=described)
@@ -79,19 +83,13 @@ def pause(stored: StoredTask, failures_left: int) -> float:
     return stored.pause(stored.attempts - failures_left) * random.uniform(0.75, 1)  # noqa: S311 - spreads load
 
 
-def time_out(attempt: Attempt) -> None:
-    """Tell an attempt that its time is over: its context first, then at most one exception into its user code."""
+def interrupt(attempt: Attempt, reason: AttemptCancelled | AttemptTimeout) -> None:
+    """Have an attempt stop: its context says so, and at most one exception is raised into its user code."""
     with attempt.lock:
-        attempt.timed_out = attempt.stopping = True
-        interrupt, attempt.interrupt = attempt.interrupt, None
-        if interrupt and attempt.phase is Phase.RUNNING and attempt.task.interrupt == "raise":
-            interrupt()
-
-
-def _timeout(attempt: Attempt) -> AttemptTimeout:
-    return AttemptTimeout(
-        f"task {attempt.task.key!r} ran longer than its timeout of {attempt.known.stored.timeout:g} s"
-    )
+        attempt.reason, attempt.interrupted_at, attempt.stopping = reason, time.monotonic(), True
+        into, attempt.interrupt = attempt.interrupt, None
+        if into and attempt.phase is Phase.RUNNING and attempt.task.interrupt == "raise":
+            into(type(reason))
 
 
 def _context(runtime: Runtime, attempt: Attempt) -> Context:
@@ -104,7 +102,7 @@ def _context(runtime: Runtime, attempt: Attempt) -> Context:
 
 def _call(attempt: Attempt, given: dict[str, Any]) -> Any:
     thread = threading.get_ident()
-    with _interruptible(attempt, lambda: raise_thread_exception(thread, AttemptTimeout)):
+    with _interruptible(attempt, lambda kind: raise_thread_exception(thread, kind)):
         return attempt.task.function(**given)
 
 
@@ -116,13 +114,13 @@ def _call_async(attempt: Attempt, given: dict[str, Any]) -> Any:
 async def _await(attempt: Attempt, given: dict[str, Any], loop: asyncio.AbstractEventLoop) -> Any:
     task = asyncio.current_task()
     assert task is not None
-    with _interruptible(attempt, lambda: loop.call_soon_threadsafe(task.cancel)):
+    with _interruptible(attempt, lambda _: loop.call_soon_threadsafe(task.cancel)):
         return await attempt.task.function(**given)
 
 
 @contextmanager
 def _interruptible(attempt: Attempt, interrupt: Any) -> Iterator[None]:
-    """Let `time_out` end the block, and nothing after it: under the lock the way in is closed again."""
+    """Let `interrupt` end the block, and nothing after it: under the lock the way in is closed again."""
     with attempt.lock:
         attempt.interrupt = interrupt
     try:

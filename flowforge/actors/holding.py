@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from flowforge.actors.ledger import Ledger
+    from flowforge.errors import AttemptCancelled, AttemptTimeout
     from flowforge.insights import KnownTask
     from flowforge.transitions import Claim
     from flowforge.workflow import Task
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 #: Seconds of work, at the recent pace, that may be claimed ahead of the threads.
 _AHEAD = 0.02
 _MOST_AHEAD = 4  # attempts for each thread
+_MOST_OVER = 128  # attempts that are over and not committed: with more, leases could not be renewed in time
 _WEIGHT = 0.1  # of the latest duration in the recent pace
 
 
@@ -36,8 +39,10 @@ class Phase(Enum):
 class Attempt:
     """A claimed task run in this process. Its lock guards the phase, and whether an exception may be raised into it."""
 
-    def __init__(self, claim: Claim, known: KnownTask, task: Task[..., Any]) -> None:
+    def __init__(self, claim: Claim, known: KnownTask, task: Task[..., Any], *, lease: float) -> None:
         self.claim, self.known, self.task = claim, known, task
+        #: Seconds that it is owned without a renewal.
+        self.lease = lease
         #: Upstream key -> parsed result, of those that succeeded.
         self.results: dict[str, Any] = {}
         self.lock = threading.Lock()
@@ -46,11 +51,21 @@ class Attempt:
         #: The last moment from which the lease is known to run.
         self.renewed_at = self.claimed_at
         self.started_at = 0.0
-        self.timed_out = False
+        self.renew_at = self.claimed_at + lease / 3
         #: Whether the user's code should stop: cancelled, out of time, lease lost.
         self.stopping = False
+        #: Since when it is known that it was cancelled, or lost, on the monotonic clock.
+        self.told_at: float | None = None
+        #: Why it was interrupted, and when.
+        self.reason: AttemptCancelled | AttemptTimeout | None = None
+        self.interrupted_at = 0.0
         #: Ends the user's code from another thread; there only while user code runs and may be interrupted.
-        self.interrupt: Callable[[], None] | None = None
+        self.interrupt: Callable[[type[BaseException]], None] | None = None
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        """The task run and the token at which it is owned."""
+        return self.claim.id, self.claim.token
 
     @property
     def deadline(self) -> float:
@@ -68,8 +83,8 @@ class Attempt:
 class Holding:
     """The attempts of this process, and the room for more."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, ledger: Ledger) -> None:
+        self._threads, self.ledger = threads, ledger
         # By token too: one whose lease was lost may still run here when its successor is claimed.
         self._attempts: dict[tuple[UUID, int], Attempt] = {}
         self._changed = threading.Condition()
@@ -104,7 +119,7 @@ class Holding:
 
     def _room(self) -> int:
         ahead = min(int(self._threads * _AHEAD / self._typical), _MOST_AHEAD * self._threads)
-        return self._threads + ahead - self._busy
+        return min(self._threads + ahead - self._busy, (1 + _MOST_AHEAD) * self._threads + _MOST_OVER - len(self))
 
     def occupy(self) -> None:
         """Count a thread as taken: by a claimed attempt, or by an actor of the user's own."""
@@ -128,12 +143,15 @@ class Holding:
         """Hold attempts that were just claimed."""
         for attempt in attempts:
             self.occupy()
-            self._attempts[attempt.claim.id, attempt.claim.token] = attempt
+            self._attempts[attempt.key] = attempt
 
     def begin(self, attempt: Attempt) -> bool:
         """Start an attempt, unless it was withdrawn."""
         attempt.started_at = time.monotonic()
-        return attempt.move(Phase.WAITING, Phase.RUNNING)
+        if not attempt.move(Phase.WAITING, Phase.RUNNING):
+            return False
+        self.ledger.begin(attempt.key)
+        return True
 
     def end(self, attempt: Attempt) -> bool:
         """End a running attempt; it is still held until its outcome is committed. False if another ended it."""
@@ -153,8 +171,12 @@ class Holding:
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Hold attempts no longer: their outcome is committed, or another owns them."""
-        for attempt in attempts:
-            self._attempts.pop((attempt.claim.id, attempt.claim.token), None)
+        keys = [attempt.key for attempt in attempts]
+        for key in keys:
+            self._attempts.pop(key, None)
+        self.ledger.leave(keys)
+        with self._changed:
+            self._changed.notify_all()
 
     def all(self) -> list[Attempt]:
         """Return the attempts held now."""

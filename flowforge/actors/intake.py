@@ -72,17 +72,28 @@ class Intake:
     def _claim(self, dispatches: Sequence[Dispatch]) -> list[Attempt]:
         if not dispatches:
             return []
-        runtime, by_id = self._runtime, {dispatch.task_run_id: dispatch for dispatch in dispatches}
-        rows = runtime.database.perform(
-            transitions.claim, list(by_id.values()), owner=runtime.owner, lease=runtime.settings.lease
-        )
-        claims = {claim.id: claim for claim in rows}  # in any order; what was dispatched first is to start first
+        ledger, by_id = self._runtime.holding.ledger, {dispatch.task_run_id: dispatch for dispatch in dispatches}
+        asked = [(id_, dispatch.token + 1) for id_, dispatch in by_id.items()]
+        ledger.enter(asked)
+        claims: dict[UUID, Claim] = {}
+        try:
+            claims = {claim.id: claim for claim in self._claims(list(by_id.values()))}
+        finally:
+            ledger.leave(key for key in asked if key[0] not in claims)
+        # In any order; what was dispatched first is to start first.
         return [self._attempt(dispatch, claims[id_]) for id_, dispatch in by_id.items() if id_ in claims]
+
+    def _claims(self, dispatches: Sequence[Dispatch]) -> list[Claim]:
+        runtime, leases = self._runtime, [self._lease(dispatch) for dispatch in dispatches]
+        return runtime.database.perform(transitions.claim, dispatches, owner=runtime.owner, lease=leases)
+
+    def _lease(self, dispatch: Dispatch) -> float:
+        return self._known[dispatch.task_id].stored.lease or self._runtime.settings.lease
 
     def _attempt(self, dispatch: Dispatch, claim: Claim) -> Attempt:
         task = self._runtime.registry.task(dispatch.workflow, dispatch.key)
         assert task is not None  # or it would have been deferred
-        return Attempt(claim, self._known[claim.task_id], task)
+        return Attempt(claim, self._known[claim.task_id], task, lease=self._lease(dispatch))
 
     def _give_results(self, attempts: Sequence[Attempt]) -> None:
         """Read what the attempts need of their upstreams, for all of them at once."""

@@ -43,7 +43,7 @@ class Registry:
     def cannot_run(self, workflow: str, key: str, inputs: Mapping[str, Any] | None) -> str | None:
         """Say why this code cannot run a task with the inputs that are stored for it, or None if it can."""
         if workflow not in self.workflows:
-            return f"no workflow {workflow!r} in this process's FLOWFORGE_MODULES"
+            return f"no workflow {workflow!r} in the worker's FLOWFORGE_MODULES"
         task = self.task(workflow, key)
         if task is None:
             return f"the code's workflow {workflow!r} has no task {key!r}"

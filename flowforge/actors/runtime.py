@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from flowforge import transitions
+from flowforge import client
+from flowforge.actors import ledger
 from flowforge.actors.committer import Committer
 from flowforge.actors.holding import Holding
 from flowforge.actors.keeper import Keeper
-from flowforge.errors import LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,8 @@ class Runtime:
 
     def __post_init__(self) -> None:
         """Make the parts that refer to this process."""
-        self.holding = Holding(self.threads)
+        self.ledgers = ledger.directory(self.settings.namespace, self.settings.database_url)
+        self.holding = Holding(self.threads, ledger.Ledger(self.ledgers, self.owner))
         self.committer = Committer(self)
         self.keeper = Keeper(self)
 
@@ -89,6 +90,7 @@ class Runtime:
         until = time.monotonic() + _LAST_OUTCOMES
         while len(self.holding) and time.monotonic() < until:
             self.committer.turn()
+        self.holding.ledger.close()
 
     def retire(self, reason: str) -> None:
         """Have this process drain and end, so that its supervisor replaces it."""
@@ -112,7 +114,7 @@ class AttemptHooks:
     def cancelled(self, context: Context) -> bool:  # noqa: ARG002 - the attempt knows
         """Whether the attempt should stop: it was told to, or its lease may be over, because nothing renews it."""
         left_alone = time.monotonic() - self.attempt.renewed_at
-        return self.attempt.stopping or left_alone > _STOP_AFTER * self.runtime.settings.lease
+        return self.attempt.stopping or left_alone > _STOP_AFTER * self.attempt.lease
 
     def progress(self, context: Context, done: float, total: float | None, note: str) -> None:
         """Show how far the attempt is to whoever watches."""
@@ -120,5 +122,8 @@ class AttemptHooks:
 
     def guard(self, context: Context, connection: Any) -> None:
         """Lock the task run in the user's transaction."""
-        if not transitions.guard(connection, context.task_run_id, context.token):
-            raise LeaseLost(context.task_run_id, context.token)
+        client.guard(connection, context.task_run_id, context.token)
+
+    async def guard_async(self, context: Context, connection: Any) -> None:
+        """Lock the task run in the user's transaction, on an asynchronous connection."""
+        await client.guard_async(connection, context.task_run_id, context.token)

@@ -9,8 +9,17 @@ Keys, under the namespace: `dispatch:<queue>` a list of encoded dispatches; `wak
 
 from __future__ import annotations
 
-from flowforge.broker.clients import check_server, connect_redis
+from flowforge.broker.clients import EVICTION_REMEDY, check_server, connect_redis, eviction_policy
 from flowforge.broker.dramatiq_broker import DISPATCH, Broker
 from flowforge.broker.runway import Progress, Runway
 
-__all__ = ["DISPATCH", "Broker", "Progress", "Runway", "check_server", "connect_redis"]
+__all__ = [
+    "DISPATCH",
+    "EVICTION_REMEDY",
+    "Broker",
+    "Progress",
+    "Runway",
+    "check_server",
+    "connect_redis",
+    "eviction_policy",
+]

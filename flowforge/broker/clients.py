@@ -7,6 +7,7 @@ redis-py has no URL for Sentinel, so that one is read here, in the form that oth
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
 
     from flowforge.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 #: Seconds: to connect and to answer; for one sentinel; and of those who shall not wait for what may be lost.
 _CONNECT, _ANSWER, _ASK, _PATIENCE = 1.5, 2.5, 0.5, 0.25
 _SENTINEL_PORT = 26_379
 _FORMS = "give redis://host:6379/0, rediss://host:6379/0, or redis+sentinel://host:26379,host:26379/service/0"
 _OLDEST_REDIS, _OLDEST_VALKEY = (7, 0), (7, 2)
+#: What a new connection mends: the server has closed the old one, or is a replica now, and its name leads elsewhere.
+_MENDED = (redis.ConnectionError, redis.ReadOnlyError)
+#: What an eviction policy does to FlowForge, and what to do.
+EVICTION_REMEDY = "set it to noeviction: dropped dispatches are late, dropped messages to actors of your own are lost"
 
 
 def connect_redis(settings: Settings) -> redis.Redis:
@@ -36,8 +43,8 @@ def connect_redis(settings: Settings) -> redis.Redis:
         "socket_connect_timeout": _CONNECT,
         "socket_timeout": _ANSWER,
         "health_check_interval": 15,
-        # A server that has closed the connection is asked again; one that does not answer has had its time.
-        "retry": Retry(ExponentialBackoff(cap=0.5, base=0.05), 2, (redis.ConnectionError,)),
+        # A server that does not answer has had its time, and is not asked again.
+        "retry": Retry(ExponentialBackoff(cap=0.5, base=0.05), 2, _MENDED),
     }
     try:
         return _by_sentinel(url, options) if "+sentinel://" in url else redis.Redis.from_url(url, **options)
@@ -49,7 +56,7 @@ def impatient(client: redis.Redis) -> redis.Redis:
     """Return a client of the same server that gives up at once: nobody shall wait for what may be lost."""
     pool = client.connection_pool
     options = {**pool.connection_kwargs, "socket_connect_timeout": _PATIENCE, "socket_timeout": _PATIENCE}
-    options |= {"connection_class": pool.connection_class, "retry": Retry(NoBackoff(), 0)}
+    options |= {"connection_class": pool.connection_class, "retry": Retry(NoBackoff(), 0, _MENDED)}
     if not isinstance(pool, SentinelConnectionPool):
         return redis.Redis(connection_pool=redis.ConnectionPool(**options))
     options.pop("connection_pool")
@@ -86,13 +93,26 @@ def _address(host: str) -> tuple[str, int]:
 
 
 def check_server(client: redis.Redis) -> str:
-    """Return the server's name and version. Raises `IncompatibleServer` when it has no BLMPOP."""
+    """
+    Return the server's name and version; warn in the log of one that may drop keys.
+
+    Raises `IncompatibleServer` when it has no BLMPOP.
+    """
     info: Any = client.info("server")
     name = "valkey" if "valkey_version" in info else "redis"
     version, oldest = info[f"{name}_version"], _OLDEST_VALKEY if name == "valkey" else _OLDEST_REDIS
     if _numbers(version) < oldest:
         raise IncompatibleServer(f"{name} {version} is too old: FlowForge needs Redis 7.0 or Valkey 7.2")
+    if policy := eviction_policy(client):
+        logger.warning("redis.may_drop_keys maxmemory-policy=%s remedy=%s", policy, EVICTION_REMEDY)
     return f"{name} {version}"
+
+
+def eviction_policy(client: redis.Redis) -> str | None:
+    """Return the policy by which the server drops keys when its memory is full; None if it keeps them, or is silent."""
+    info: Any = client.info("memory")
+    policy: str | None = info.get("maxmemory_policy")
+    return None if policy == "noeviction" else policy
 
 
 def _numbers(version: str) -> tuple[int, ...]:

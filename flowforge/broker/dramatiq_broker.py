@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dramatiq.brokers.redis import RedisBroker
 
+from flowforge.broker.own_actors import InHand, OwnActorsConsumer, without_keys
 from flowforge.broker.runway import Runway
 
 if TYPE_CHECKING:
@@ -27,8 +28,15 @@ class Broker(RedisBroker):
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         super().__init__(client=client, namespace=f"{namespace}:dramatiq")
+        self.scripts["dispatch"] = client.register_script(without_keys(self.scripts["dispatch"].script))
+        self.in_hand = InHand()
         self.runway = Runway(client, namespace)
         self._dispatch_consumer: Callable[[int], dramatiq.Consumer] | None = None
+
+    @property
+    def consumer_class(self) -> type[OwnActorsConsumer]:
+        """The class that RedisBroker makes its consumers of."""
+        return OwnActorsConsumer
 
     def consume_dispatches_with(self, consumer: Callable[[int], dramatiq.Consumer]) -> None:
         """Serve the dispatch queue with what `consumer(milliseconds to block)` returns."""

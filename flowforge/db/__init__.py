@@ -8,6 +8,7 @@ process, in autocommit outside `atomic()`. A connection found lost is closed, so
 from __future__ import annotations
 
 from flowforge.db.database import GONE, Database, connect, open_database, proxy
+from flowforge.db.patience import loops
 from flowforge.db.session import Session
 from flowforge.db.statements import begun, fetch, load_statements
 
@@ -19,6 +20,7 @@ __all__ = [
     "connect",
     "fetch",
     "load_statements",
+    "loops",
     "open_database",
     "proxy",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import peewee
 import psycopg2
 
+from flowforge import faults
+from flowforge.db.outage import Outage
 from flowforge.db.session import Session, limit
-from flowforge.db.statements import MISPLACED
+from flowforge.db.statements import IDLE_LIMIT, MISPLACED, begun, passing
 from flowforge.errors import DatabaseUnreachable, SettingsError
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ GONE = (
     peewee.OperationalError,
     peewee.InterfaceError,
 )
+#: … among which these are of one statement, from a server that is there.
+_OF_A_STATEMENT = (psycopg2.errors.QueryCanceled, psycopg2.errors.LockNotAvailable)
 
 
 class Database(peewee.PostgresqlDatabase):
@@ -61,6 +66,7 @@ class Database(peewee.PostgresqlDatabase):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, connection_factory=options.pop("connection_factory", Session), **options)
         _databases.add(self)
+        self.outage = Outage()
 
     def _connect(self) -> Any:
         try:
@@ -95,6 +101,16 @@ class Database(peewee.PostgresqlDatabase):
         self._lock = threading.Lock()
         self.dispose()
 
+    def begin(self, isolation_level: str | None = None) -> None:
+        """Begin a transaction for Peewee, under the same limit as one of `begun`."""
+        super().begin(isolation_level)
+        self.execute_sql(IDLE_LIMIT)
+
+    def commit(self) -> None:
+        """Commit for Peewee, and pass the same points as `begun`."""
+        with passing(self.raw(), "transaction"):
+            super().commit()
+
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
         """
@@ -116,6 +132,16 @@ class Database(peewee.PostgresqlDatabase):
         A deadlock is tried again, at most five times, and logged: the lock order should make it impossible. So is a
         verb whose prepared statement was missing, because a pooler gave the session to another.
         """
+        try:
+            answer = self._perform(_with_points(verb) if faults.armed() else verb, *args, **kwargs)
+        except GONE as error:
+            if not isinstance(error, _OF_A_STATEMENT):
+                self.outage.begin()
+            raise
+        self.outage.end()
+        return answer
+
+    def _perform(self, verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         for _ in range(_TRIES):
             try:
                 return verb(self.raw(), *args, **kwargs)
@@ -124,6 +150,17 @@ class Database(peewee.PostgresqlDatabase):
             except MISPLACED:  # logged where it was noticed
                 continue
         return verb(self.raw(), *args, **kwargs)
+
+
+def _with_points(verb: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Connection, P], T]:
+    """Return a verb in a transaction of its own, so that there is a moment before its commit."""
+
+    @functools.wraps(verb)
+    def perform(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with begun(connection, verb.__name__.strip("_")):
+            return verb(connection, *args, **kwargs)
+
+    return perform
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import psycopg2
 
+from flowforge.loop import Loop
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -33,31 +35,34 @@ class Silent(Protocol):
 
 
 class _Watch:
-    """The statements under way, and the thread that looks at them: it starts with the first, and does not stop."""
+    """The statements under way, and the loop that looks at them: it starts with the first, and does not stop."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.overdue_at: dict[Silent, float] = {}
-        self._thread: threading.Thread | None = None
+        self.loop = Loop("flowforge-patience", self._look)
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="flowforge-patience", daemon=True)
-            self._thread.start()
+        """Start the loop, unless that was done."""
+        if self.loop.ident is None:
+            self.loop.start()
 
-    def _run(self) -> None:
-        while True:
-            time.sleep(_TICK)
-            now = time.monotonic()
-            with self.lock:  # while it is held no statement ends, so that each socket is still the statement's own
-                for connection, overdue_at in self.overdue_at.items():
-                    if overdue_at <= now and not connection.cut:
-                        connection.cut = True
-                        _shut(connection)
+    def _look(self) -> None:
+        time.sleep(_TICK)
+        now = time.monotonic()
+        with self.lock:  # while it is held no statement ends, so that each socket is still the statement's own
+            for connection, overdue_at in self.overdue_at.items():
+                if overdue_at <= now and not connection.cut:
+                    connection.cut = True
+                    _shut(connection)
 
 
 _watch = _Watch()
+
+
+def loops() -> list[Loop]:
+    """Return the loop that looks, once it was started: without it a statement may wait for ever."""
+    return [_watch.loop] if _watch.loop.ident else []
 
 
 def _shut(connection: Silent) -> None:

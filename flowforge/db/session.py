@@ -32,11 +32,21 @@ class _Awaiting:
     connection: Session
 
     def execute(self, query: Any, parameters: Any = None) -> None:
-        """Run a statement. Raises `DatabaseUnreachable` when no answer comes."""
+        """
+        Run a statement. Raises `DatabaseUnreachable` when no answer comes, or from a server that takes no writes.
+
+        Such a connection is closed: after a failover the address leads to another server, and an old session does not.
+        """
         seconds = _SILENCE if (limited := limit.get()) is None else limited + _BEYOND_LIMIT
         try:
             with Patience(self.connection, seconds):
                 super().execute(query, parameters)  # type: ignore[misc]
+        except psycopg2.errors.ReadOnlySqlTransaction as error:
+            self.connection.close()
+            raise DatabaseUnreachable(
+                f"PostgreSQL at DATABASE_URL takes no writes: {str(error).strip()}. It is a standby, or "
+                "default_transaction_read_only is on: promote it, or let DATABASE_URL lead to the primary"
+            ) from error
         except psycopg2.OperationalError as error:
             if not self.connection.cut:
                 raise

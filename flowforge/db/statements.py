@@ -14,6 +14,7 @@ from psycopg2.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from psycopg2.extras import NamedTupleCursor
 
+from flowforge import faults
 from flowforge.db.session import NamedRows, Session, limit
 
 if TYPE_CHECKING:
@@ -26,15 +27,23 @@ logger = logging.getLogger(__name__)
 #: What a prepared statement ends in when another session answers than the one in which it was prepared.
 MISPLACED = (InvalidSqlStatementName, DuplicatePreparedStatement)
 
+#: Lets PostgreSQL end a transaction of ours that says nothing more: whoever began it may be stopped, or gone, which a
+#: server may notice after hours, and its locks would keep all others from doing its work.
+IDLE_LIMIT = "set local idle_in_transaction_session_timeout = '30s'"
+
 
 @contextmanager
-def begun(connection: Connection) -> Iterator[Connection]:
-    """Run the block in the transaction that is open on the connection, or else in one of its own."""
+def begun(connection: Connection, name: str = "transaction") -> Iterator[Connection]:
+    """
+    Run the block in the transaction that is open on the connection, or else in one of its own.
+
+    Its commit stands between the points `name.before_commit` and `name.after_commit`, if there is anything to commit.
+    """
     if not _idle(connection):
         yield connection
         return
     with connection.cursor() as cursor:
-        cursor.execute("begin")
+        cursor.execute(f"begin; {IDLE_LIMIT}")
         if seconds := _limit_of(connection):
             cursor.execute("set local statement_timeout = %s", (round(seconds * 1000),))
         try:
@@ -43,7 +52,26 @@ def begun(connection: Connection) -> Iterator[Connection]:
             if not connection.closed:
                 cursor.execute("rollback")
             raise
-        cursor.execute("commit")
+        with passing(connection, name):
+            cursor.execute("commit")
+
+
+@contextmanager
+def passing(connection: Connection, name: str) -> Iterator[None]:
+    """Let the block's commit pass the points before and after it, if there is anything to commit."""
+    passed = faults.armed() and _has_changed(connection)
+    if passed:
+        faults.point(f"{name}.before_commit")
+    yield
+    if passed:
+        faults.point(f"{name}.after_commit")
+
+
+def _has_changed(connection: Connection) -> bool:
+    """Whether the open transaction has changed or locked a row: a turn that found nothing is no moment to die in."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_current_xact_id_if_assigned() is not null")
+        return bool(cursor.fetchone()[0])
 
 
 def fetch(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
@@ -93,7 +121,11 @@ def _limit_of(connection: Connection) -> float | None:
 @cache
 def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
     """Return name -> SQL for the blocks of a .sql file, each headed `-- name: …`, in the file's order."""
-    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    return parse_statements(resources.files(package).joinpath(file).read_text(encoding="utf-8"))
+
+
+def parse_statements(text: str) -> dict[str, str]:
+    """Return name -> SQL for the blocks of the text of such a file."""
     blocks = re.split(r"^-- name: (.+)$", text, flags=re.MULTILINE)[1:]
     return {name: _bare(body) for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
 

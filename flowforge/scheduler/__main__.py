@@ -1,4 +1,8 @@
-"""One scheduler process. SIGTERM lets the present turns be the last. Exit code 0 after that, 2 when it cannot start."""
+"""
+One scheduler process. SIGTERM lets the present turns be the last.
+
+Exit code 0 after that, 70 when a thread is dead or a duty stuck, 2 when it cannot start.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import redis
 
 from flowforge.errors import FlowForgeError
 from flowforge.scheduler.build import build
-from flowforge.settings import Settings
+from flowforge.settings import Settings, arm_faults
+from flowforge.watch import Watch
 
 logger = logging.getLogger("flowforge.scheduler")
 
@@ -27,12 +32,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
     try:
+        arm_faults()
         scheduler = build(Settings.from_env())
     except (FlowForgeError, redis.RedisError) as error:
         logger.critical("scheduler.cannot_start error=%s", error)
         return RET_CANNOT_START
     scheduler.start()
-    told.wait()
+    Watch(scheduler.parts).until(told)
     scheduler.stop()
     return RET_OK
 
