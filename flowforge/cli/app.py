@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flowforge import client, migrations
-from flowforge.cli import check, definitions, doctor, init, processes, runs
+from flowforge.cli import chaos, check, decisions, definitions, doctor, init, pausing, processes, runs
 from flowforge.errors import (
     DatabaseUnreachable,
     FlowForgeError,
@@ -35,7 +35,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for decide in (decisions.cancel, decisions.rerun, decisions.pause, decisions.resume, decisions.move):
+    runs.app.command()(decide)
 app.add_typer(runs.app, name="runs")
+app.add_typer(pausing.workflows, name="workflows")
+app.add_typer(pausing.queues, name="queues")
+app.command(name="audit")(pausing.audit_log)
 for command in (
     definitions.migrate,
     definitions.deploy,
@@ -46,6 +51,7 @@ for command in (
     processes.dev,
     processes.demo,
     doctor.doctor,
+    chaos.chaos,
     init.init,
 ):
     app.command()(command)

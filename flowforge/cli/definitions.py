@@ -39,7 +39,9 @@ def start(
     parameters: Annotated[list[str] | None, typer.Argument(help="key=value; a value is JSON, or else text.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Equal starts with one key are one run.")] = None,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Lower goes first.")] = 0,
+    deadline: Annotated[str | None, typer.Option(help="Cancelled unless it is over after this, as 30m or 2h.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit code 1 unless it succeeded.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; the run goes on.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Start a run of a workflow's current version."""
@@ -47,10 +49,12 @@ def start(
     registry = load(Settings.from_env().modules)
     if definition := registry.workflows.get(workflow):
         given = json.loads(definition.encode(**given))
-    run = client.start_by_name(workflow, given, idempotency_key=idempotency_key, priority=priority)
+    run = client.start_by_name(workflow, given, idempotency_key=idempotency_key, priority=priority, deadline=deadline)
     if not definition:
         typer.echo(f"parameters not checked: no workflow {workflow!r} in FLOWFORGE_MODULES here", err=True)
-    state = run.wait() if wait else run.state
+    if wait:
+        typer.echo(f"{run.id} started: `flowforge runs show {run.id} --watch` follows it", err=True)
+    state = run.wait(timeout) if wait else run.state
     typer.echo(json.dumps({"id": str(run.id), "state": state}) if as_json else f"{run.id} {state}")
     if wait and state != RunState.SUCCEEDED:
         raise typer.Exit(1)

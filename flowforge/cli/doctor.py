@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import psycopg2
 import redis
@@ -32,8 +33,19 @@ class Finding:
     note: str
 
 
-def doctor(as_json: output.AsJson = False) -> None:
+def doctor(
+    as_json: output.AsJson = False,
+    allow_chaos: Annotated[
+        bool, typer.Option("--allow-chaos", help="Let `flowforge chaos` run on this database for an hour.")
+    ] = False,
+) -> None:
     """Check settings, servers and schedulers, and count broken invariants. Exit code 1 if anything is wrong."""
+    if allow_chaos:
+        from flowforge import chaos  # noqa: PLC0415 - only needed here
+
+        chaos.allow(client.engine().database, client.principal())
+        typer.echo("`flowforge chaos` may run on this database for an hour")
+        return
     findings = [
         _look(what, look) for what, look in (("settings", _settings), ("redis", _redis), ("postgres", _postgres))
     ]

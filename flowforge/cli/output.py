@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from flowforge.broker import Progress
     from flowforge.client import Move
-    from flowforge.insights import RunSummary, TaskSummary
+    from flowforge.insights import Event, PauseSummary, RunSummary, TaskSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -68,7 +68,7 @@ def table(*columns: str) -> Table:
 
 def runs(rows: Iterable[RunSummary]) -> Table:
     """Return runs as a table."""
-    made = table("run", "workflow", "state", "tasks", "started", "took")
+    made = table("run", "workflow", "state", "tasks", "started", "took", "note")
     for run in rows:
         done = run.tasks.get("succeeded", 0)
         made.add_row(
@@ -78,7 +78,31 @@ def runs(rows: Iterable[RunSummary]) -> Table:
             f"{done}/{sum(run.tasks.values())}",
             ago(run.created_at),
             took(run.started_at, run.finished_at),
+            _decided(run),
         )
+    return made
+
+
+def _decided(run: RunSummary) -> Text:
+    """Return what people decided about a run that goes on."""
+    stopping = run.cancel_requested_at and not run.finished_at
+    return Text("cancel was asked for", style="magenta") if stopping else paused(run.paused)
+
+
+def paused(pauses: Sequence[PauseSummary]) -> Text:
+    """Return what is paused, by whom and why."""
+    said = [f"{one.kind} paused by {one.paused_by}{f': {one.reason}' if one.reason else ''}" for one in pauses]
+    return Text("; ".join(said), style="yellow")
+
+
+def events(rows: Iterable[Event]) -> Table:
+    """Return what happened, a line for each event."""
+    made = table("when", "task", "event", "attempt", "note")
+    for event in rows:
+        told = ", ".join(f"{name}: {value}" for name, value in (event.detail or {}).items())
+        attempt = "" if event.attempt is None else str(event.attempt)
+        at = event.at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
+        made.add_row(at, Text(event.task or "(run)"), event.kind, attempt, Text(told[:_NOTE]))
     return made
 
 
@@ -88,7 +112,9 @@ def run(summary: RunSummary, tasks: Sequence[TaskSummary], progress: Mapping[UUI
         (f"{summary.workflow} v{summary.version}", "bold"),
         "  ",
         state(summary.state),
-        f"  {summary.id}\n",
+        f"  {summary.id}  ",
+        _decided(summary),
+        "\n",
         (json.dumps(summary.parameters), "dim"),
     )
     began = summary.started_at or summary.created_at

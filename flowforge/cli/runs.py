@@ -1,4 +1,4 @@
-"""runs list, runs show and runs move."""
+"""runs list, runs show and runs events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 
 from flowforge import client, insights
 from flowforge.cli import output
-from flowforge.errors import CannotMove, FlowForgeError
+from flowforge.errors import FlowForgeError
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import RUN_TERMINAL, RunState, TaskState
 
@@ -50,7 +50,7 @@ def show(
 ) -> None:
     """Show a run and its task runs."""
     client.engine()
-    run_id = _find(run)
+    run_id = find(run)
     if as_json:
         summary, tasks, progress = _read(run_id)
         output.print_json({"run": summary, "tasks": tasks, "progress": _named(progress)})
@@ -61,35 +61,16 @@ def show(
 
 
 @app.command()
-def move(
-    runs: Annotated[list[str], typer.Argument(help="Ids of runs, or their first characters.")],
-    to: Annotated[str, typer.Option(help="`current`, or the number of a version.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")] = False,
+def events(
+    run: Annotated[str, typer.Argument(help="A run's id, or its first characters.")], as_json: output.AsJson = False
 ) -> None:
-    """Let unfinished runs go on by another version of their workflow."""
+    """Say what happened to a run and its task runs, oldest first."""
     client.engine()
-    version = _version(to)
-    refused = 0
-    for run_id in [_find(run) for run in runs]:
-        try:
-            moved = client.move(client.Run(run_id, DEFAULT_ORGANIZATION), version=version, dry_run=not yes)
-        except CannotMove as error:
-            refused += 1
-            typer.echo(f"{run_id}: {error}", err=True)
-        else:
-            output.console.print(output.move(moved, done=yes))
-    if not yes:
-        typer.echo("nothing was changed: add --yes to do it")
-    if refused:
-        raise typer.Exit(1)
-
-
-def _version(text: str) -> int | None:
-    if text == "current":
-        return None
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r}: give `current`, or the number of a version", param_hint="--to")
-    return int(text)
+    rows = insights.run_events(DEFAULT_ORGANIZATION, find(run))
+    if as_json:
+        output.print_json(rows)
+    else:
+        output.console.print(output.events(rows))
 
 
 def follow(run_id: UUID) -> None:
@@ -124,8 +105,8 @@ def _named(progress: dict[UUID, Progress]) -> dict[str, dict[str, object]]:
     return {str(id_): told._asdict() for id_, told in progress.items()}
 
 
-def _find(prefix: str) -> UUID:
-    """Return the one run whose id begins with the prefix."""
+def find(prefix: str) -> UUID:
+    """Return the one run whose id begins with the prefix. Raises `FlowForgeError` for none and for several."""
     if not re.fullmatch(r"[0-9a-f]{1,32}", prefix.lower().replace("-", "")):
         raise FlowForgeError(f"{prefix!r} is no run id: give its hexadecimal digits, or the first few")
     found = insights.find_runs(DEFAULT_ORGANIZATION, prefix)
