@@ -4,7 +4,7 @@ BIN     := $(VENV)/bin
 DIR     ?=
 MODULES ?= etl
 
-.PHONY: help setup demo test soak previous check bench dev wheels clean
+.PHONY: help setup demo test soak previous mutants check bench dev wheels clean
 
 help:  ## Say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,6 +27,9 @@ soak: setup  ## Run the tests that take long by their nature
 
 previous: setup  ## Run the tests of the release before on this release's schema
 	$(BIN)/python -m tests.previous
+
+mutants: setup  ## Leave out each predicate of each verb: some test must turn red
+	$(BIN)/python -m tests.mutants
 
 check: setup  ## Check style, types, import contracts, migrations = schema.sql, and docs
 	$(BIN)/python -m ruff check .

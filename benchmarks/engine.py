@@ -72,7 +72,7 @@ def _work(settings: Settings, gate: multiprocessing.synchronize.Barrier) -> None
     gate.wait()
     mark = Mark()
     while True:
-        dispatches, mark = database.perform(transitions.take, "default", limit=BATCH, after=mark)
+        dispatches, mark, _ = database.perform(transitions.take, "default", limit=BATCH, after=mark)
         if not dispatches:
             break
         claims = database.perform(transitions.claim, dispatches, owner="bench", lease=60)

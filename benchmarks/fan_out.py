@@ -53,7 +53,7 @@ def _seconds_for_each(workflow: Workflow[[]], runs: int, tasks: int) -> float:
         workflow.start()
     mark = Mark()
     while True:
-        dispatches, mark = database.perform(transitions.take, "default", limit=BATCH, after=mark)
+        dispatches, mark, _ = database.perform(transitions.take, "default", limit=BATCH, after=mark)
         if not dispatches:
             return (time.perf_counter() - began) / (runs * tasks)
         claims = database.perform(transitions.claim, dispatches, owner="bench", lease=60)

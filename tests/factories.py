@@ -24,11 +24,18 @@ class Node:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def make_workflow(tasks: Mapping[str, Node], *, name: str = "sales") -> models.Workflow:
+def make_organization(slug: str = "other") -> UUID:
+    """Store another tenant; return its id."""
+    return UUID(str(models.Organization.create(slug=slug, name=slug).id))
+
+
+def make_workflow(
+    tasks: Mapping[str, Node], *, name: str = "sales", organization: UUID = models.DEFAULT_ORGANIZATION, **columns: Any
+) -> models.Workflow:
     """Store a new version of a workflow; tasks in order, upstreams first."""
     version = models.Workflow.select().where(models.Workflow.name == name).count() + 1
     workflow = models.Workflow.create(
-        organization=models.DEFAULT_ORGANIZATION, name=name, version=version, digest=f"{version:064x}"
+        organization=organization, name=name, version=version, digest=f"{version:064x}", **columns
     )
     rows: dict[str, models.Task] = {}
     for position, (key, node) in enumerate(tasks.items(), 1):
@@ -40,11 +47,11 @@ def make_workflow(tasks: Mapping[str, Node], *, name: str = "sales") -> models.W
     return workflow
 
 
-def start(database: Database, workflow: models.Workflow, *, priority: int = 0) -> UUID:
+def start(database: Database, workflow: models.Workflow, *, priority: int = 0, deadline: float | None = None) -> UUID:
     """Start one run of a stored workflow; return its id."""
-    run_id = uuid4()
-    assert database.perform(transitions.start_run, [transitions.NewRun(run_id, workflow.id, "{}", priority)])
-    return run_id
+    run = transitions.NewRun(uuid4(), workflow.id, "{}", priority, deadline=deadline)
+    assert database.perform(transitions.start_run, [run])
+    return run.id
 
 
 def start_single(database: Database, **options: Any) -> models.TaskRun:
@@ -77,6 +84,11 @@ def dispatch(row: models.TaskRun) -> transitions.Dispatch:
 def claim(database: Database, *rows: models.TaskRun, owner: str = "worker-1", lease: float = 15) -> list[Any]:
     """Claim ready task runs."""
     return database.perform(transitions.claim, [dispatch(row) for row in rows], owner=owner, lease=lease)
+
+
+def renewals(held: Sequence[tuple[UUID, int]], *, lease: float, span: float = 3600) -> list[transitions.Renewal]:
+    """Return what renews these task runs, each at a token."""
+    return [transitions.Renewal(id_, token, lease, span) for id_, token in held]
 
 
 def outcome(claimed: transitions.Claim, state: TaskState = TaskState.SUCCEEDED, **values: Any) -> transitions.Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from flowforge import Context, NonRetryable, Retry, Skip, Workflow
+from flowforge import AttemptCancelled, Context, NonRetryable, Retry, Skip, Workflow
 from flowforge.states import TaskState, When
 from tests.model import ModelRun, Rule
 
@@ -26,6 +26,7 @@ class End(Enum):
     EXIT = auto()
     SKIP = auto()
     GIVE_UP = auto()
+    STOP = auto()
     RETURN_NAN = auto()
 
 
@@ -95,6 +96,8 @@ def _end(how: End, context: Context, given: Any) -> Any:
             raise Skip("nothing to do")
         case End.GIVE_UP:
             raise NonRetryable("for good")
+        case End.STOP:
+            raise AttemptCancelled("enough")
         case End.RETURN_NAN:
             return float("nan")
         case End.RETURN:
@@ -108,6 +111,8 @@ def ended_by(step: Step, attempt: int) -> TaskState | None:
             return TaskState.SUCCEEDED
         case End.SKIP:
             return TaskState.SKIPPED
+        case End.STOP:
+            return TaskState.CANCELLED
         case End.RAISE | End.EXIT if attempt < len(step.script):
             return None
     return TaskState.FAILED
@@ -130,8 +135,8 @@ def check_order(plan: Plan, starts: Sequence[Start]) -> ModelRun:
             due.append((now + plan[key].delay, {(key, attempt + 1)}))
         else:
             waiting = _ready(model)
-            model.claim([key])
-            model.finish({key: state})
+            model.claim(key)
+            model.finish(key, state)
             due.append((now, _ready(model) - waiting))
     assert not any(group for _, group in due)
     return model

@@ -11,6 +11,7 @@ import redis
 
 from flowforge.embedded import wheels
 from flowforge.embedded.servers import ValkeyServer
+from tests.support import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,15 @@ sentinel auth-pass {service} {password}
 sentinel down-after-milliseconds {service} 500
 sentinel failover-timeout {service} 2000
 """
+
+
+def follow(replica: redis.Redis, master: ValkeyServer) -> None:
+    """Make a server the replica of another, and wait until it holds the same."""
+    with redis.Redis.from_url(master.url) as leader:
+        leader.config_set("repl-diskless-sync-delay", 0)
+    replica.replicaof("127.0.0.1", master.port)  # type: ignore[no-untyped-call]
+    wait_for(lambda: replica.info("replication")["master_link_status"] == "up")  # type: ignore[index]
+
 
 needs_tls = pytest.mark.skipif(
     not (_REDIS and _OPENSSL), reason="Valkey's wheel has no TLS: apt-get install redis-server openssl"

@@ -101,3 +101,9 @@ def rows_read(plan: Plan) -> Counter[str]:
             each += node.get("Rows Removed by Index Recheck", 0)
             read[node["Relation Name"]] += round(each * node["Actual Loops"])
     return read
+
+
+def rows_done(plan: Plan) -> int:
+    """Return how many rows an analyzed plan answered or, where they are more, changed in one of its parts."""
+    changes = (node["Plans"][0] for node in walk(plan) if node["Node Type"] == "ModifyTable")
+    return max(round(node["Actual Rows"]) for node in (plan, *changes))

@@ -105,6 +105,19 @@ select organization_id, id::text, repeat(md5(id::text), 2), id, flowforge.clock(
   from flowforge.workflow_run;
 
 
+-- name: decisions
+-- As many pauses, of runs that are nowhere, and entries of the log.
+with paused as (
+    insert into flowforge.pause (organization_id, kind, subject, paused_by)
+    select '00000000-0000-4000-8000-000000000000', 'run', gen_random_uuid(), 'me'
+      from generate_series(1, %(rows)s)
+)
+insert into flowforge.audit_log (organization_id, principal, action, subject_kind, subject, created_at)
+select '00000000-0000-4000-8000-000000000000', 'me', 'run.pause', 'run', gen_random_uuid(),
+       flowforge.clock() - n * interval '1 minute'
+  from generate_series(1, %(rows)s) n;
+
+
 -- name: forget_statistics
 delete from pg_statistic;
 update pg_class set relpages = 0, reltuples = -1 where relnamespace = 'flowforge'::regnamespace;

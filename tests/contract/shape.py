@@ -11,11 +11,12 @@ from flowforge.db import load_statements
 STATEMENTS = load_statements("flowforge.transitions")
 
 #: The order in which every verb locks.
-LOCK_ORDER = ("workflow_run", "task_run", "outbox_message", "idempotency_key")
+LOCK_ORDER = ("idempotency_key", "workflow_run", "task_run", "outbox_message", "pause")
 
-_HEAD = re.compile(r"\b(\w+) as (materialized )?\(")
+_HEAD = re.compile(r"\b(\w+)(?: \([\w, ]+\))? as (materialized )?\(")
 _LOCK = re.compile(r"from flowforge\.(\w+) (\w+)\b.*\bfor no key update\b", re.DOTALL)
 _CHANGE = re.compile(r"\b(?:update|delete from) flowforge\.(\w+)")
+_MEET = re.compile(r"\binsert into flowforge\.(\w+)\b.*\bon conflict\b", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,17 @@ class Part:
         """The table whose rows this part locks, and its alias here."""
         found = _LOCK.search(self.text)
         return (found[1], found[2]) if found else None
+
+    @cached_property
+    def meets(self) -> str | None:
+        """The table into which this part inserts rows that others may be inserting: then it waits for those."""
+        found = _MEET.search(self.text)
+        return found[1] if found else None
+
+    @property
+    def waits_for(self) -> str | None:
+        """The table for whose rows this part waits while others have them."""
+        return self.locks[0] if self.locks else self.meets
 
     @cached_property
     def changes(self) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from flowforge import models, transitions
 from flowforge.db import connect, fetch
 from flowforge.settings import Settings
+from flowforge.tenancy import audit
 from tests import factories
 from tests.contract import catalogue
 from tests.contract.conftest import another_database
@@ -46,6 +47,7 @@ WRONG = [
     Wrong("workflow_name_valid", "workflow", "name = ''"),
     Wrong("workflow_name_valid", "workflow", "name = 'straße'"),
     Wrong("workflow_digest_valid", "workflow", "digest = 'abc'"),
+    Wrong("workflow_deadline_positive", "workflow", "deadline = '0'"),
     Wrong("uniq_task_workflow_key", "task", "position = 7"),
     Wrong("uniq_task_workflow_position", "task", "key = 'other'"),
     Wrong("task_key_valid", "task", "key = 'a b'"),
@@ -64,6 +66,7 @@ WRONG = [
     Wrong("task_retry_factor_in_range", "task", "retry_factor = 'nan'"),
     Wrong("task_timeout_positive", "task", "timeout = '0'"),
     Wrong("task_start_by_positive", "task", "start_by = '0'"),
+    Wrong("task_lease_positive", "task", "lease = '-1 second'"),
     Wrong("task_dependency_not_itself", "task_dependency", "downstream_id = upstream_id"),
     Wrong("deployment_ref_needs_repository", "deployment", "ref = 'main'"),
     Wrong("deployment_ref_needs_repository", "deployment", "commit = 'abc'"),
@@ -81,10 +84,13 @@ WRONG = [
     ),
     Wrong("wfrun_counters_non_negative", "workflow_run", "tasks_remaining = -1"),
     Wrong("wfrun_counters_non_negative", "workflow_run", "tasks_failed = -1"),
+    Wrong("wfrun_counters_non_negative", "workflow_run", "tasks_cancelled = -1"),
     Wrong("wfrun_parameters_object", "workflow_run", "parameters = '[1]'"),
     Wrong("wfrun_priority_in_range", "workflow_run", "priority = 101"),
     Wrong("wfrun_priority_in_range", "workflow_run", "priority = -101"),
-    Wrong("wfrun_deadline_after_created", "workflow_run", "deadline = created_at"),
+    Wrong("wfrun_deadline_after_created", "workflow_run", "allowed = '1 hour', deadline = created_at"),
+    Wrong("wfrun_deadline_iff_allowed", "workflow_run", "allowed = '1 hour'"),
+    Wrong("wfrun_deadline_iff_allowed", "workflow_run", "deadline = created_at + interval '1 hour'"),
     Wrong("uniq_taskrun_per_run_task", "task_run"),
     Wrong("taskrun_state_valid", "task_run", "state = 'retrying'"),
     Wrong("taskrun_attempt_positive", "task_run", "attempt = 0"),
@@ -116,6 +122,12 @@ WRONG = [
     Wrong("taskrun_waits_only_while_pending", "task_run", "upstream_remaining = 1"),
     Wrong("taskrun_when_valid", "task_run", "\"when\" = 'never'"),
     Wrong("taskrun_result_only_if_succeeded", "task_run", "result = '1'"),
+    Wrong("taskrun_cancel_requested_while_running_or_cancelled", "task_run", "cancel_requested_at = created_at"),
+    Wrong(
+        "taskrun_cancel_requested_while_running_or_cancelled",
+        "task_run",
+        "state = 'succeeded', finished_at = created_at, cancel_requested_at = created_at",
+    ),
     Wrong("uniq_outbox_per_taskrun_generation", "outbox_message"),
     Wrong("outbox_payload_object", "outbox_message", "payload = '[]'"),
     Wrong("outbox_attempt_positive", "outbox_message", "attempt_snapshot = 0"),
@@ -123,13 +135,22 @@ WRONG = [
     Wrong("outbox_priority_in_range", "outbox_message", "priority = 101"),
     Wrong("outbox_held_is_not_published", "outbox_message", "held = true, published_at = created_at"),
     Wrong("outbox_start_by_after_created", "outbox_message", "start_by = created_at"),
-    Wrong("wfrun_event_kind_valid", "workflow_run_event", "kind = 'paused'"),
+    Wrong("wfrun_event_kind_valid", "workflow_run_event", "kind = 'readied'"),
     Wrong("taskrun_event_kind_valid", "task_run_event", "kind = 'paused'"),
+    Wrong("uniq_pause_organization_kind_subject", "pause", "reason = 'another', paused_by = 'somebody else'"),
+    Wrong("pause_kind_valid", "pause", "kind = 'task'"),
+    Wrong("audit_log_principal_not_blank", "audit_log", "principal = ' '"),
+    Wrong("audit_log_action_valid", "audit_log", "action = 'cancel'"),
+    Wrong("audit_log_action_valid", "audit_log", "action = 'run.Cancel'"),
+    Wrong("audit_log_detail_object", "audit_log", "detail = '\"a text\"'"),
     Wrong("uniq_idempotency_organization_user_key", "idempotency_key"),
     Wrong("idempotency_key_not_empty", "idempotency_key", "key = ''"),
     Wrong("idempotency_fingerprint_valid", "idempotency_key", "fingerprint = 'abc'"),
     Wrong("idempotency_expires_after_created", "idempotency_key", "expires_at = created_at"),
 ]
+
+#: A task of which the only run has no task run.
+OTHER_TASK = "task_id = (select id from flowforge.task where key = 'load')"
 
 #: The first data model's names, kept letter for letter.
 SEED = {
@@ -139,7 +160,7 @@ SEED = {
     "uniq_outbox_per_taskrun_generation",
 }  # fmt: skip
 
-GUARDED = ["deployment", "task", "task_dependency", "task_run_event", "workflow", "workflow_run_event"]
+GUARDED = ["audit_log", "deployment", "task", "task_dependency", "task_run_event", "workflow", "workflow_run_event"]
 
 #: What may not be deleted, and the foreign key that says so.
 KEPT = {
@@ -151,13 +172,15 @@ KEPT = {
 
 @pytest.fixture(scope="module")
 def stocked(postgres: PostgresServer, template: str) -> Iterator[str]:
-    """A database with a row in each table: a run that waits for its only task, an edge, a deployment, a key."""
+    """A database with a row in each table: a run whose only task is ready, an edge, a deployment, a key, a pause."""
     with another_database(postgres, template) as url, closing(connect(Settings(database_url=url))) as database:
         factories.make_workflow({"extract": Node(), "load": Node(("extract",))}, name="with-edge")
         workflow = factories.make_workflow({"only": Node()})
         run_id = factories.start(database, workflow)
         default = {"organization": models.DEFAULT_ORGANIZATION}
         models.Deployment.create(**default, workflow=workflow, deployed_by="me")
+        models.Pause.create(**default, kind="workflow", subject="sales", paused_by="me")
+        audit.record(models.DEFAULT_ORGANIZATION, "me", "workflow.pause", ("workflow", "sales"))
         models.IdempotencyKey.create(
             **default,
             key="k",
@@ -202,6 +225,12 @@ def count(connection: Connection, table: str) -> int:
     return int(run(connection, f"select count(*) from flowforge.{table}")[0].count)
 
 
+def new_organization(connection: Connection) -> UUID:
+    """Store a second tenant; return its id."""
+    [row] = run(connection, "insert into flowforge.organization (slug, name) values ('acme', 'Acme') returning id")
+    return row.id  # type: ignore[no-any-return]
+
+
 def delete(connection: Connection, table: str, id_: UUID) -> None:
     """Delete one row by plain SQL."""
     run(connection, f"delete from flowforge.{table} where id = %(id)s", id=id_)
@@ -218,10 +247,15 @@ def test_a_wrong_row_is_refused_by_the_constraint_that_is_there_for_it(connectio
 @pytest.mark.parametrize(
     ("table", "changes"),
     [
-        ("task_run", "task_id = (select id from flowforge.task where key = 'load')"),
+        ("task_run", OTHER_TASK),
         ("outbox_message", "fencing_token_snapshot = 1"),
         ("idempotency_key", "user_id = 'someone else'"),
-        ("workflow", "version = 2, digest = repeat('f', 64)"),
+        ("workflow", "version = 2, digest = repeat('f', 64), deadline = '1 hour'"),
+        ("task_run", f"{OTHER_TASK}, state = 'cancelled', finished_at = created_at, cancel_requested_at = created_at"),
+        ("task_run", f"{OTHER_TASK}, state = 'cancelled', finished_at = created_at, upstream_remaining = 1"),
+        ("workflow_run_event", "kind = 'paused'"),
+        ("pause", "kind = 'queue'"),
+        ("audit_log", ""),
     ],
 )
 def test_a_copy_that_breaks_no_rule_is_accepted(connection: Connection, table: str, changes: str) -> None:
@@ -248,11 +282,20 @@ def test_the_constraints_of_the_first_data_model_keep_their_names(connection: Co
 
 
 @pytest.mark.parametrize("table", GUARDED)
-def test_definitions_and_events_are_never_updated(connection: Connection, table: str) -> None:
+def test_definitions_and_history_are_never_updated(connection: Connection, table: str) -> None:
     column = "upstream_id" if table == "task_dependency" else "id"
 
     with pytest.raises(psycopg2.errors.RestrictViolation, match=f"flowforge.{table} rows are immutable"):
         run(connection, f"update flowforge.{table} set {column} = {column}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["delete from flowforge.audit_log", "truncate flowforge.audit_log", "truncate flowforge.organization cascade"],
+)
+def test_what_people_did_is_never_deleted(connection: Connection, statement: str) -> None:
+    with pytest.raises(psycopg2.errors.RestrictViolation, match=r"flowforge\.audit_log rows are immutable"):
+        run(connection, statement)
 
 
 def test_the_guarded_tables_are_these(connection: Connection) -> None:
@@ -321,13 +364,24 @@ def test_deleting_a_definition_that_was_never_executed_takes_its_tasks_and_edges
     assert (1, 0) == (count(connection, "task"), count(connection, "task_dependency"))
 
 
-def test_deleting_an_organization_takes_its_idempotency_keys(connection: Connection) -> None:
-    acme = run(connection, "insert into flowforge.organization (slug, name) values ('acme', 'Acme') returning id")[0].id
-    write_copy(connection, "idempotency_key", f"organization_id = '{acme}'")
+@pytest.mark.parametrize("table", ["idempotency_key", "pause"])
+def test_deleting_an_organization_takes_what_has_no_meaning_without_it(connection: Connection, table: str) -> None:
+    acme = new_organization(connection)
+    write_copy(connection, table, f"organization_id = '{acme}'")
 
     delete(connection, "organization", acme)
 
-    assert 1 == count(connection, "idempotency_key")
+    assert 1 == count(connection, table)
+
+
+def test_an_organization_for_which_something_was_ever_done_stays(connection: Connection) -> None:
+    acme = new_organization(connection)
+    write_copy(connection, "audit_log", f"organization_id = '{acme}'")
+
+    with pytest.raises(psycopg2.IntegrityError) as refusal:
+        delete(connection, "organization", acme)
+
+    assert "audit_log_organization_id_fkey" == refusal.value.diag.constraint_name
 
 
 def test_every_foreign_key_but_those_to_organizations_has_an_index_that_leads_with_it(connection: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -11,11 +12,12 @@ from peewee import fn
 
 from flowforge import db, insights, models, transitions
 from flowforge.models import Task, TaskRun, Workflow, WorkflowRun
+from flowforge.tenancy import audit
 from flowforge.transitions import Mark, NewRun
 from tests.contract import catalogue
 from tests.contract.conftest import another_database
-from tests.contract.crowd import Busy, add, filling, without_indexes
-from tests.contract.plans import explain, indexes_in, recorded, run, sent_by
+from tests.contract.crowd import DECISION, Busy, add, filling, queue, without_indexes
+from tests.contract.plans import explain, indexes_in, recorded, run, sent_by, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +68,10 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     "idx_taskrun_task": lambda c: referring(TaskRun.task, c.chain.tasks.get()),
     "idx_taskrun_lease_expiry": lambda c: c.database.perform(transitions.expire, limit=10),
     "idx_outbox_pending": lambda c: c.database.perform(transitions.take, "backlog", limit=10, after=Mark()),
+    "idx_taskrun_cancel_requested": lambda c: c.database.perform(insights.asked_before, 5.0, limit=10),
+    "idx_wfrun_deadline": lambda c: c.database.perform(insights.past_deadline, limit=10),
+    "idx_outbox_held": lambda c: c.database.perform(transitions.unhold, limit=10),
+    "idx_outbox_start_by": lambda c: c.database.perform(insights.unstarted, limit=10),
     "idx_outbox_published": lambda c: c.database.perform(insights.published_before, 5.0, limit=10),
     "idx_outbox_run": lambda c: referring(models.OutboxMessage.workflow_run, c.run),
     "uniq_outbox_per_taskrun_generation": lambda c: c.database.perform(
@@ -73,6 +79,8 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     ),
     "idx_wfrun_event_run_created": lambda c: insights.run_events(ORGANIZATION, c.run.id),
     "idx_event_taskrun_created": lambda c: insights.run_events(ORGANIZATION, c.run.id),
+    "uniq_pause_organization_kind_subject": lambda c: c.database.perform(transitions.resume, queue("other"), DECISION),
+    "idx_audit_log_org_recent": lambda _: audit.entries(ORGANIZATION),
     "idx_idempotency_expiry": lambda c: c.database.perform(transitions.forget, limit=10),
 }
 
@@ -97,6 +105,7 @@ def crowd(postgres: PostgresServer, crowded: tuple[str, Busy]) -> Iterator[Crowd
             add(connection, "workflows", name="wide", workflows=1, tasks=1000)
             add(connection, "runs", name="wide", runs=1, finished=True)
             add(connection, "records", rows=100_000)
+            add(connection, "decisions", rows=100_000)
         with filling(url) as connection:
             db.fetch(connection, "analyze", {})
         with closing(recorded(url)) as database:
@@ -139,6 +148,37 @@ def test_a_row_is_reached_by_its_primary_key(crowd: Crowd, index: str) -> None:
     some = model.select().get()
 
     assert_dearer_without(crowd, index, sent_by(crowd.database, lambda: model.get_by_id(some.id)))
+
+
+def pauses_read(crowd: Crowd) -> int:
+    """Return how many pauses this session has read by walking over the table."""
+    query = "select seq_tup_read as number from pg_stat_xact_user_tables where relname = 'pause'"
+    [row] = db.fetch(crowd.database.raw(), query, {})
+    return int(row.number)
+
+
+@pytest.mark.parametrize(
+    ("index", "walked"),
+    [("idx_outbox_pending", 1), ("uniq_outbox_per_taskrun_generation", 1), ("idx_wfrun_state_age", 0)],
+)
+def test_of_100_000_pauses_those_alone_are_read_that_are_asked_for(crowd: Crowd, index: str, walked: int) -> None:
+    """A take and a claim see one, to know that there are any; their look-up is in a function, which no plan shows."""
+    with crowd.database.atomic() as transaction:
+        before = pauses_read(crowd)
+        SERVES[index](crowd)
+        read = pauses_read(crowd) - before
+        transaction.rollback()
+
+    assert read == walked
+
+
+def test_what_is_held_is_looked_up_among_100_000_pauses_and_not_compared_with_each(crowd: Crowd) -> None:
+    *_, statement = sent_by(crowd.database, lambda: SERVES["idx_outbox_held"](crowd))
+    plan = explain(crowd.database.raw(), statement)
+    [condition] = [node["Filter"] for node in walk(plan) if "SubPlan" in node.get("Filter", "")]
+
+    assert len(set(re.findall(r"hashed SubPlan \d+", condition))) == 2  # workflows, queues
+    assert "uniq_pause_organization_kind_subject" in indexes_in(plan)  # runs
 
 
 @pytest.mark.usefixtures("crowd")

@@ -23,41 +23,63 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(flowforge.__file__).parent
 _ID, _SOON = UUID(int=1), timedelta(seconds=1)
+_NO_RUN = {"organization": _ID, "kind": "run", "subject": str(_ID), "run": _ID}
 
 #: For each statement the parameters of a call that finds nothing.
 CALLS: dict[str, dict[str, Any]] = {
     "start_run": {
-        "runs": [], "workflows": [], "parameters": [], "priorities": [], "keys": [], "user": None, "ttl": _SOON,
+        "runs": [], "workflows": [], "parameters": [], "priorities": [], "keys": [], "deadlines": [], "user": None,
+        "ttl": _SOON,
     },
-    "claim": {"ids": [], "tokens": [], "runs": [], "owner": "me", "lease": _SOON},
-    "renew": {"ids": [], "tokens": [], "lease": _SOON},
+    "claim": {"ids": [], "tokens": [], "leases": [], "runs": [], "owner": "me"},
+    "renew": {"ids": [], "tokens": [], "leases": [], "spans": []},
     "finish": {
-        "ids": [], "tokens": [], "runs": [], "states": [], "results": [], "errors": [], "leaves": [], "overdue": False,
+        "ids": [], "tokens": [], "runs": [], "states": [], "results": [], "errors": [], "leaves": [], "taken": False,
+        "overdue": False, "patience": "2s",
+    },
+    "release": {
+        "ids": [], "tokens": [], "delays": [], "errors": [], "charge": 1, "kind": "retried", "owner": None,
         "patience": "2s",
     },
-    "release": {"ids": [], "tokens": [], "delays": [], "errors": [], "charge": 1, "kind": "retried", "patience": "2s"},
     "defer": {"ids": [], "tokens": [], "reasons": [], "delay": _SOON},
-    "expire": {"limit": 1},
+    "expire": {"limit": 1, "spared": []},
+    "lose": {"ids": [], "tokens": [], "owner": "me"},
     "take": {"queue": "default", "limit": 1, "priority": 0, "available_at": datetime(2026, 1, 1, tzinfo=UTC)},
     "resend": {"ids": [], "published": []},
-    "hold": {"run": _ID},
-    "move": {"run": _ID, "workflow": _ID, "moved": "[]", "fresh": "[]", "remaining": 1, "failed": 0},
+    "hold": {"run": _ID, "patience": "0ms"},
+    "move": {"run": _ID, "workflow": _ID, "moved": "[]", "fresh": "[]", "remaining": 1, "failed": 0, "cancelled": 0},
+    "cancel": {"runs": [_ID], "tasks": [], "whole": True, "now": False, "overdue": False, "detail": "{}"},
+    "rerun": {"run": _ID, "tasks": [], "detail": "{}"},
+    "pause": {**_NO_RUN, "by": "me", "reason": ""},
+    "resume": {**_NO_RUN, "by": "me"},
+    "unhold": {"limit": 1},
     "forget": {"limit": 1},
     "guard": {"id": _ID, "token": 1},
+    "here": {"transaction": "1"},
 }  # fmt: skip
 
 #: The updates of task runs that need no token, because the locked row alone decides.
 TOKENLESS = {
     ("finish", "dependent"): "a dependent has no owner: it is told how its upstream ended, and counts",
     ("expire", "expired"): "the lease on the locked row is over, whoever holds it",
+    ("cancel", "ended"): "what has not begun has no owner: it ends whatever its token, which becomes one more",
+    ("cancel", "asked"): "whoever owns it is asked to stop; the token stays, and so does what that owner may write",
+    ("cancel", "dependent"): "as finish's: it is told how its upstream ended, and counts",
+    ("rerun", "rerun"): "the run has ended, so nothing of it has an owner; the token becomes one more",
 }
+
+#: Whose lock stands before a change of a table's rows, where that is not the rows' own.
+GUARDED_BY = {"outbox_message": {"task_run", "outbox_message"}, "pause": {"workflow_run"}}
 
 #: SQL that may stand in Python: (file, text) -> why.
 ALLOWED = {
-    ("db/statements.py", "begin"): "transaction control around several verbs",
+    ("client/deploying.py", "commit"): "the key of a deployment's detail, and no SQL",
+    ("db/statements.py", "begin; "): "transaction control around several verbs",
     ("db/statements.py", "commit"): "transaction control around several verbs",
     ("db/statements.py", "rollback"): "transaction control around several verbs",
+    ("db/statements.py", "set local idle_in_transaction_session_timeout = '30s'"): "how long this transaction may idle",
     ("db/statements.py", "set local statement_timeout = %s"): "how long a statement of this transaction may take",
+    ("db/statements.py", "select pg_current_xact_id_if_assigned() is not null"): "whether this transaction has changed",
     ("db/session.py", "select pg_backend_pid()"): "whether the session is the one that greeted us",
 }
 
@@ -116,7 +138,9 @@ def test_every_statement_runs_on_the_server_and_qualifies_every_name(connection:
     with connection.cursor() as cursor:
         cursor.execute("set local search_path = ''")
 
-    assert fetch(connection, STATEMENTS[name], CALLS[name]) == []
+    found = fetch(connection, STATEMENTS[name], CALLS[name])
+
+    assert [next(iter(row)) for row in found] == ([False] if name in {"guard", "here"} else [])
 
 
 @pytest.mark.parametrize(("name", "part"), [*cases("workflow_run", changed=True), *cases("task_run", changed=True)])
@@ -143,25 +167,44 @@ def test_rows_are_locked_in_a_part_of_their_own_before_they_are_changed(table: s
 
     for name, part in changes:
         locked = {one.locks[0] for one in needs(part, parts(STATEMENTS[name])) if one.locks}
-        guarded = {table} if table != "outbox_message" else {"task_run", "outbox_message"}
-        assert locked & guarded, f"{name}: {part.name or 'the last part'} changes {table} rows that it has not locked"
+        assert locked & GUARDED_BY.get(table, {table}), (
+            f"{name}: {part.name or 'the last part'} changes {table} rows that it has not locked"
+        )
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_locks_are_taken_in_one_order_each_part_waiting_for_the_one_before(name: str) -> None:
     all_parts = parts(STATEMENTS[name])
-    locking = [part for part in all_parts if part.locks]
-    ranks = [LOCK_ORDER.index(part.locks[0]) for part in locking if part.locks]
+    waiting = [part for part in all_parts if part.waits_for]
+    ranks = [LOCK_ORDER.index(part.waits_for) for part in waiting if part.waits_for]
 
     assert ranks == sorted(ranks)
-    for first, second in pairwise(locking):
+    for first, second in pairwise(waiting):
         assert first in needs(second, all_parts)
+
+
+def test_keys_are_reserved_before_anything_of_a_run_is_written() -> None:
+    all_parts = parts(STATEMENTS["start_run"])
+    [reserved] = [part for part in all_parts if part.meets]
+    writing = [part for part in all_parts if "insert into" in part.text and part != reserved]
+
+    assert reserved.meets == "idempotency_key"
+    assert len(writing) > 1
+    assert [part.name for part in writing if reserved not in needs(part, all_parts)] == []
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_inserts_that_may_meet_others_write_one_row_or_go_in_one_order(name: str) -> None:
+    for part in parts(STATEMENTS[name]):
+        if part.meets and re.search(r"^\s*from ", part.text, re.MULTILINE):
+            assert re.search(r"order by .*\n\s*on conflict", part.text), part.name
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_parts_that_lock_or_unpack_arrays_are_materialized_and_lock_by_id(name: str) -> None:
     for part in parts(STATEMENTS[name]):
-        if part.locks or "unnest(" in part.text:
+        recursive = re.search(rf"\bfrom {part.name}\b", part.text)  # which is never merged into another
+        if part.locks or ("unnest(" in part.text and not recursive):
             assert part.materialized or not part.name, part.name
         if part.locks and "skip locked" not in part.text:
             assert re.search(rf"order by {part.locks[1]}\.id\s+for no key update", part.text), part.name
@@ -193,6 +236,21 @@ def test_the_function_for_plain_sql_is_the_verb_word_for_word() -> None:
     verb = re.sub(r"%\((\w+)\)s", r"given.\1", STATEMENTS["start_run"]).rstrip(";")
 
     assert bare(verb) in bare(function)
+
+
+def lock_in(text: str, row: str, token: str) -> str:
+    """Return the lock that a guard takes, with its two parameters named alike."""
+    [lock] = re.findall(r"from flowforge\.task_run t\s.*?for share", text, re.DOTALL)
+    return " ".join(lock.replace(row, "ROW").replace(token, "TOKEN").split())
+
+
+def test_the_guard_for_plain_sql_locks_as_the_verb_does_word_for_word() -> None:
+    schema = (PACKAGE.parent / "schema.sql").read_text(encoding="utf-8")
+    function = schema[schema.index("create function flowforge.guard(") :]
+
+    assert lock_in(STATEMENTS["guard"], "%(id)s::uuid", "%(token)s") == lock_in(
+        function[: function.index("end $$;")], "guard.task_run", "guard.token"
+    )
 
 
 def test_no_sql_stands_outside_sql_files() -> None:

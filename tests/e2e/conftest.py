@@ -30,9 +30,9 @@ class Fleet:
         self.settings, self._directory = settings, directory
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def scheduler(self) -> subprocess.Popen[bytes]:
+    def scheduler(self, **environment: str) -> subprocess.Popen[bytes]:
         """Start a scheduler."""
-        return self.start("flowforge.scheduler")
+        return self.start("flowforge.scheduler", **environment)
 
     def worker(self, **environment: str) -> subprocess.Popen[bytes]:
         """Start a worker, and wait until it is ready."""

@@ -31,11 +31,10 @@ RUN = {"python", "sh", "sql"}
 SHOWN = {"text", "mermaid"}
 #: Documents that another test reads.
 READ_BY = {"docs/testing.md": "tests/e2e/test_docs_testing.py"}
-#: Lines of shell that another test runs, or compares with what is run.
+#: Lines of shell that another test runs.
 LINES_READ_BY = {
-    r"make \w+$|.*\.venv\b": "tests/e2e/test_install.py::test_the_readme_says_what_each_make_target_runs",
-    r"pip install ": "tests/e2e/test_install.py::"
-    "test_the_demo_runs_from_an_empty_directory_with_a_space_and_leaves_no_process",
+    r"make |pip install |.*\.venv\b": "tests/e2e/test_install.py::"
+    "test_every_line_of_the_readme_that_installs_or_stands_for_a_make_target_runs",
 }
 #: What a document leaves to its reader.
 PREPARED = {"README.md": PREAMBLE + CALLER}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.documents import blocks
 from tests.e2e.conftest import ROOT
 from tests.support import wait_for
 
@@ -105,6 +107,48 @@ def test_the_readme_says_what_each_make_target_runs() -> None:
         )
         lines = [line.strip() for line in would_run.splitlines() if not line.startswith("touch ")]
         assert "\n".join([f"# make {target}", *lines, ""]) in readme
+
+
+@pytest.mark.soak
+def test_every_line_of_the_readme_that_installs_or_stands_for_a_make_target_runs(built: Path, tmp_path: Path) -> None:
+    """
+    But for `pytest -m soak`, which is what runs this test; mutants of one verb only, as those of all take hours.
+
+    Lines that begin with `make` run the others, as the test above says.
+    """
+    with tarfile.open(archive(built, ".tar.gz")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (here,) = tmp_path.iterdir()
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    path = os.pathsep.join([str(tmp_path / "venv" / "bin"), os.environ["PATH"]])
+    lines = [line for line in lines_of_shell("README.md") if re.match(r"pip install |.*\.venv\b", line)]
+    lines = [f"{line} forget" if line.endswith("tests.mutants") else line for line in lines]
+    assert len(lines) > len(("install", "setup", "demo", "test", "previous", "check", "bench", "wheels", "clean"))
+
+    for line in lines:
+        if "-m soak" not in line:
+            assert (line, *outcome(line, here, path)) == (line, 0, "")
+
+
+def lines_of_shell(document: str) -> list[str]:
+    text = "".join(block.text for block in blocks(document) if block.language == "sh")
+    return [line.partition("  #")[0].strip() for line in text.replace("\\\n", "").splitlines()]
+
+
+def outcome(line: str, directory: Path, path: str) -> tuple[int, str]:
+    """Run a line of shell to its end, or until it serves and has had its Ctrl-C; return exit code and last words."""
+    log = directory.parent / "line.log"
+    with log.open("w") as output:
+        command, environment = ["sh", "-c", f"exec env {line}"], {**os.environ, "PATH": path}
+        process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+    try:
+        if " dev " in line:
+            wait_for(lambda: "worker.ready" in log.read_text(), seconds=60)
+            process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=1500)
+    finally:
+        process.kill()
+    return code, log.read_text()[-4000:] if code else ""
 
 
 def install(archive: Path, environment: Path) -> Path:

@@ -11,7 +11,7 @@ import dramatiq
 import pytest
 import redis as redis_client
 
-from flowforge.actors.consumer import DispatchConsumer
+from flowforge.actors.consumer import DispatchConsumer, Fetching
 from flowforge.actors.intake import Intake
 from flowforge.actors.registry import Registry
 from flowforge.actors.runtime import Runtime
@@ -215,7 +215,7 @@ def registry() -> Registry:
 def consumer(database: Database, runway: Runway, settings: Settings) -> DispatchConsumer:
     """A worker's consumer, of two queues."""
     runtime = Runtime(settings, database, runway, registry(), ("cpu", "io"), threads=4)
-    return DispatchConsumer(runtime, Intake(runtime), 10)
+    return DispatchConsumer(runtime, Intake(runtime), Fetching(runway.client), 10)
 
 
 def test_an_unreadable_entry_is_logged_and_passed_over(

@@ -3,183 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import asyncpg
-import django
-import django.conf
-import psycopg
 import pytest
 import sqlalchemy as sa
-from django.db import connection as django_connection
-from django.db import connections, transaction
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from flowforge import IdempotencyConflict, models
 from flowforge.states import RunState
+from tests.integration.callers import ASYNC_CALLERS, CALLERS, RolledBack, on_async_psycopg, on_psycopg
 from tests.integration.sales import DAY, rows, written
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
     from flowforge import Run, Workflow
     from flowforge.client import Engine
 
 A_RUN = {"workflow_run", "task_run", "outbox_message", "workflow_run_event", "task_run_event"}
-
-
-class RolledBack(Exception):  # noqa: N818 - no error, but a way out
-    """Ends a caller's transaction."""
-
-
-# The callers: each gives a connection in a transaction that the block's end commits, and an exception rolls back.
-
-
-@contextmanager
-def on_psycopg(url: str, **options: Any) -> Iterator[Any]:
-    with psycopg.connect(url, **options) as connection:
-        yield connection
-
-
-@contextmanager
-def on_psycopg_transaction(url: str) -> Iterator[Any]:
-    with psycopg.connect(url, autocommit=True) as connection, connection.transaction():
-        yield connection
-
-
-@contextmanager
-def sqlalchemy_engine(url: str, driver: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(url.replace("postgresql://", f"postgresql+{driver}://"))
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-@contextmanager
-def on_session(url: str, driver: str) -> Iterator[Any]:
-    with sqlalchemy_engine(url, driver) as engine, Session(engine) as session, session.begin():
-        session.execute(sa.text("select 1"))
-        yield session
-
-
-@contextmanager
-def on_scoped_session(url: str) -> Iterator[Any]:
-    with sqlalchemy_engine(url, "psycopg2") as engine:
-        session = scoped_session(sessionmaker(engine))
-        try:
-            with session.begin():
-                yield session
-        finally:
-            session.remove()
-
-
-@contextmanager
-def on_connection(url: str, driver: str, **options: Any) -> Iterator[Any]:
-    with sqlalchemy_engine(url, driver) as engine, engine.begin() as connection:
-        yield connection.execution_options(**options)
-
-
-@contextmanager
-def on_django(url: str) -> Iterator[Any]:
-    parts = conninfo_to_dict(url)
-    database = {"ENGINE": "django.db.backends.postgresql", "NAME": parts["dbname"], "USER": parts["user"]}
-    database |= {"HOST": parts["host"], "PORT": parts.get("port", "")}
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(DATABASES={"default": dict(database)})
-        django.setup()
-    connections.settings["default"].update(database)
-    try:
-        with transaction.atomic():
-            yield django_connection
-    finally:
-        connections.close_all()
-        del connections["default"]
-
-
-CALLERS: dict[str, Callable[[str], Any]] = {
-    "psycopg": on_psycopg,
-    "psycopg, rows as dicts": lambda url: on_psycopg(url, row_factory=dict_row),
-    "psycopg, transaction()": on_psycopg_transaction,
-    "psycopg, LATIN1": lambda url: on_psycopg(url, client_encoding="LATIN1"),
-    "Session on psycopg2": lambda url: on_session(url, "psycopg2"),
-    "Session on psycopg": lambda url: on_session(url, "psycopg"),
-    "scoped_session": on_scoped_session,
-    "Connection, stream_results": lambda url: on_connection(url, "psycopg2", stream_results=True),
-    "Connection on psycopg2": lambda url: on_connection(url, "psycopg2"),
-    "Connection on psycopg": lambda url: on_connection(url, "psycopg"),
-    "Django": on_django,
-}
-
-
-@asynccontextmanager
-async def on_async_psycopg(url: str) -> AsyncIterator[Any]:
-    async with await psycopg.AsyncConnection.connect(url) as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def async_engine(url: str, driver: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(url.replace("postgresql://", f"postgresql+{driver}://"))
-    try:
-        yield engine
-    finally:
-        await engine.dispose()
-
-
-@asynccontextmanager
-async def on_async_session(url: str, driver: str) -> AsyncIterator[Any]:
-    async with async_engine(url, driver) as engine, AsyncSession(engine) as session, session.begin():
-        yield session
-
-
-@asynccontextmanager
-async def on_async_scoped_session(url: str) -> AsyncIterator[Any]:
-    async with async_engine(url, "asyncpg") as engine:
-        session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
-        try:
-            async with session.begin():
-                yield session
-        finally:
-            await session.remove()
-
-
-@asynccontextmanager
-async def on_async_connection(url: str, driver: str) -> AsyncIterator[Any]:
-    async with async_engine(url, driver) as engine, engine.begin() as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def on_asyncpg(url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def on_asyncpg_pool(url: str) -> AsyncIterator[Any]:
-    async with asyncpg.create_pool(url, min_size=1) as pool, pool.acquire() as connection, connection.transaction():
-        yield connection
-
-
-ASYNC_CALLERS: dict[str, Callable[[str], Any]] = {
-    "psycopg": on_async_psycopg,
-    "AsyncSession on psycopg": lambda url: on_async_session(url, "psycopg"),
-    "AsyncSession on asyncpg": lambda url: on_async_session(url, "asyncpg"),
-    "async_scoped_session": on_async_scoped_session,
-    "AsyncConnection on psycopg": lambda url: on_async_connection(url, "psycopg"),
-    "AsyncConnection on asyncpg": lambda url: on_async_connection(url, "asyncpg"),
-    "asyncpg": on_asyncpg,
-    "asyncpg, pool": on_asyncpg_pool,
-}
 
 
 @pytest.fixture

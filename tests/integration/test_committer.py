@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
@@ -329,8 +329,9 @@ def told() -> Iterator[threading.Event]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_leases_are_renewed_at_a_third_of_their_length(runtime: Runtime, running: dict[str, Attempt]) -> None:
+def test_leases_are_renewed_with_the_first_that_is_due(runtime: Runtime, running: dict[str, Attempt]) -> None:
     claimed = [row(attempt).lease_expires_at for attempt in running.values()]
+    running["two"].renew_at -= runtime.settings.lease / 3
 
     runtime.keeper.turn()
     renewed = [row(attempt).lease_expires_at for attempt in running.values()]
@@ -338,6 +339,32 @@ def test_leases_are_renewed_at_a_third_of_their_length(runtime: Runtime, running
 
     assert all(before < after for before, after in zip(claimed, renewed, strict=True))
     assert [row(attempt).lease_expires_at for attempt in running.values()] == renewed
+
+
+def test_each_task_is_owned_by_a_lease_of_its_own_and_not_past_its_time(runtime: Runtime) -> None:
+    """B063: what its process would renew for ever ends on the side of the database too."""
+    flow = Workflow[[]]("leases")
+    for key, options in {"usual": {}, "long": {"lease": "1m"}, "late": {"lease": "1m", "timeout": "2s"}}.items():
+        flow.task(one, key=key, **options)  # type: ignore[arg-type]
+    runtime.registry = Registry([flow])
+    flow.start()
+    mine = {attempt.task.key: attempt for attempt in claim(runtime)}
+    assert all(map(runtime.holding.begin, mine.values()))
+    claimed = {key: left(attempt) for key, attempt in mine.items()}
+    mine["usual"].renew_at = 0
+
+    runtime.keeper.turn()
+
+    assert claimed == pytest.approx({"usual": runtime.settings.lease, "long": 60, "late": 60}, abs=0.1)
+    assert left(mine["late"]) == pytest.approx(2 + 10, abs=0.1)
+    assert left(mine["long"]) > claimed["long"]
+    assert [mine[key].lease for key in ("usual", "long", "late")] == [runtime.settings.lease, 60, 60]
+
+
+def left(attempt: Attempt) -> float:
+    """Return the seconds from an attempt's start to the end of its lease."""
+    now = row(attempt)
+    return float((now.lease_expires_at - now.started_at).total_seconds())
 
 
 @pytest.mark.parametrize("how", ["lost", "cancel"])
@@ -362,6 +389,7 @@ def test_an_attempt_whose_lease_nobody_renews_stops_before_it_ends(
     lose(runtime, running["two"])
     for attempt in running.values():
         attempt.renewed_at -= 0.9 * runtime.settings.lease
+        attempt.renew_at -= 0.9 * runtime.settings.lease
     cancelled = {key: runtime.hooks(attempt).cancelled for key, attempt in running.items()}
     context: Any = None
     before = {key for key, asked in cancelled.items() if asked(context)}
@@ -373,15 +401,19 @@ def test_an_attempt_whose_lease_nobody_renews_stops_before_it_ends(
     assert {key for key, asked in cancelled.items() if asked(context)} == {"two"}
 
 
-@pytest.mark.usefixtures("running")
-def test_a_renewal_is_limited_to_a_third_of_the_lease(runtime: Runtime, database_url: str) -> None:
+def test_a_renewal_is_limited_to_a_third_of_the_shortest_lease(
+    runtime: Runtime, running: dict[str, Attempt], database_url: str
+) -> None:
     """B103: so that a connection that does not answer is replaced in time."""
-    runtime.settings = replace(runtime.settings, lease=0.3)
+    running["two"].lease = 0.3
+    running["two"].renew_at = began = time.monotonic()
     with closing(psycopg2.connect(database_url)) as other, other.cursor() as cursor:
         cursor.execute("lock table flowforge.task_run in access exclusive mode")
 
         with pytest.raises(psycopg2.errors.QueryCanceled):
             runtime.keeper.turn()
+
+    assert time.monotonic() - began < 1.5
 
 
 def test_what_waits_too_long_for_a_thread_is_handed_back(runtime: Runtime, attempts: dict[str, Attempt]) -> None:
@@ -402,31 +434,47 @@ def test_what_waits_too_long_for_a_thread_is_handed_back(runtime: Runtime, attem
 
 def test_an_attempt_out_of_time_is_interrupted_once(runtime: Runtime, running: dict[str, Attempt]) -> None:
     interrupts: list[str] = []
-    running["two"].interrupt = lambda: interrupts.append("two")
-    running["three"].interrupt = lambda: interrupts.append("three")
+    running["two"].interrupt = lambda reason: interrupts.append(f"two: {reason.__name__}")
+    running["three"].interrupt = lambda reason: interrupts.append(f"three: {reason.__name__}")
     running["two"].started_at -= running["two"].known.stored.timeout
 
     runtime.keeper.turn()
     runtime.keeper.turn()
 
-    assert interrupts == ["two"]
+    assert interrupts == ["two: AttemptTimeout"]
     assert {key for key, attempt in running.items() if attempt.stopping} == {"two"}
 
 
+def over_its_time(stuck: Attempt) -> None:
+    """Let an attempt's time be over."""
+    stuck.started_at -= stuck.known.stored.timeout
+
+
+def cancelled_long_ago(stuck: Attempt) -> None:
+    """Let an attempt be told to stop, as the keeper does, half a grace ago."""
+    situation.ask_to_cancel(row(stuck))
+    stuck.stopping, stuck.told_at = True, time.monotonic() - 5
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "error"),
+    [(over_its_time, "failed", "AttemptTimeout"), (cancelled_long_ago, "cancelled", "AttemptCancelled")],
+)
 def test_a_thread_that_does_not_return_is_given_up_and_the_process_retired(
-    runtime: Runtime, running: dict[str, Attempt], told: threading.Event
+    runtime: Runtime, running: dict[str, Attempt], told: threading.Event, ends: Any, state: str, error: str
 ) -> None:
     """B052."""
     stuck = running["two"]
-    stuck.started_at -= stuck.known.stored.timeout + 5
+    ends(stuck)
     runtime.keeper.turn()
     first = stuck.phase
+    stuck.interrupted_at -= 5
 
     runtime.keeper.turn()
     runtime.committer.turn()
 
     assert (first, stuck.phase, told.is_set(), runtime.lost_threads) == (Phase.RUNNING, Phase.OVER, True, 1)
-    assert (row(stuck).state, row(stuck).error["type"]) == ("failed", "AttemptTimeout")
+    assert (row(stuck).state, row(stuck).error["type"]) == (state, error)
     assert not runtime.holding.end(stuck)
 
 

@@ -301,6 +301,23 @@ def test_what_is_missing_is_sent_once_more(database: Database, publisher: Publis
     assert listed(runway)[-1] == Dispatch.decode(lost).task_run_id
 
 
+@pytest.mark.usefixtures("_lost_at_once")
+def test_what_is_missing_is_found_behind_many_that_wait(
+    database: Database, publisher: Publisher, runway: Runway
+) -> None:
+    """B031: no worker serves a queue whose dispatches are older, and more than one look is meant for."""
+    owe(database, 9, queue="cpu")
+    publisher.publish()
+    (lost,) = owe(database)
+    publisher.publish()
+    runway.pop(["default"], limit=1, seconds=1)
+
+    assert recover(database, runway, limit=3) == 1
+
+    publisher.publish()
+    assert listed(runway) == [lost]
+
+
 def test_what_was_just_published_is_not_looked_for(database: Database, publisher: Publisher, runway: Runway) -> None:
     owe(database)
     publisher.publish()

@@ -8,16 +8,18 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import psycopg2
 import pytest
 
 import flowforge
-from flowforge import transitions
+from flowforge import client
 from flowforge.broker import Runway, connect_redis
+from flowforge.errors import LeaseLost
 from flowforge.monitor import Turns
 from flowforge.scheduler.duties import JOBS, Post, take_turn
-from flowforge.states import RunState
+from flowforge.states import Paused, RunState
 from tests.conftest import administer, database_on
 from tests.e2e import workflows
 from tests.e2e.conftest import ROOT, Fleet, the_task_run
@@ -26,10 +28,11 @@ from tests.support import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flowforge import models
     from flowforge.embedded.servers import PostgresServer, ValkeyServer
     from flowforge.settings import Settings
 
-OWNER, RUNTIME, DATABASE = "flowforge_owner", "flowforge_runtime", "mydb"
+OWNER, RUNTIME, GUARD, DATABASE = "flowforge_owner", "flowforge_runtime", "flowforge_guard", "mydb"
 
 #: What the role of all processes shall not be able to do, even by an injected statement.
 FORBIDDEN = [
@@ -47,8 +50,12 @@ FORBIDDEN = [
     "update flowforge.task_run_event set kind = 'succeeded'",
     "update flowforge.workflow_run_event set kind = 'succeeded'",
     "update flowforge.organization set slug = 'mine'",
+    "update flowforge.audit_log set principal = 'nobody'",
+    "update flowforge.pause set paused_by = 'nobody'",
     "delete from flowforge.workflow_run",
     "delete from flowforge.task_run_event",
+    "delete from flowforge.audit_log",
+    "truncate flowforge.audit_log",
     "insert into flowforge.organization (slug, name) values ('mine', 'Mine')",
 ]
 
@@ -73,15 +80,15 @@ def urls(postgres: PostgresServer) -> Iterator[dict[str, str]]:
     administrators, owners = documented()
     administer(postgres, f"create database {DATABASE}")
     whole = database_on(postgres, DATABASE)
-    urls = {role: whole.replace("postgres@", f"{role}@") for role in (OWNER, RUNTIME)}
-    apply(whole, administrators)
+    urls = {role: whole.replace("postgres@", f"{role}@") for role in (OWNER, RUNTIME, GUARD)}
+    apply(whole, f"{administrators}; create role {GUARD} login")
     environment = {"DATABASE_URL": urls[OWNER]}
     subprocess.run([sys.executable, "-m", "flowforge", "migrate"], cwd=ROOT, env=environment, check=True)
     apply(urls[OWNER], owners)
     apply(urls[OWNER], owners)
     yield urls
     administer(postgres, f"drop database {DATABASE} with (force)")
-    administer(postgres, f"drop role {OWNER}, {RUNTIME}")
+    administer(postgres, f"drop role {OWNER}, {RUNTIME}, {GUARD}")
 
 
 @pytest.fixture
@@ -101,27 +108,49 @@ def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
     engine.database.close()
 
 
+def guard(url: str, row: models.TaskRun) -> None:
+    """Guard a running task run, from Python and in SQL."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        client.guard(connection, row.id, row.fencing_token)
+        cursor.execute("select flowforge.guard(%s, %s)", (str(row.id), row.fencing_token))
+
+
+def decide(ended: flowforge.Run) -> None:
+    """Pause, resume, cancel and rerun."""
+    for kind, name in ((Paused.WORKFLOW, "slow"), (Paused.QUEUE, "default")):
+        assert flowforge.pause(kind, name)
+        assert flowforge.resume(kind, name)
+    assert flowforge.pause(Paused.WORKFLOW, "numbers", reason="for a moment")
+    run = workflows.numbers.start(n=6)
+    assert run.pause()
+    assert run.cancel(now=True) is RunState.CANCELLED
+    assert flowforge.resume(Paused.WORKFLOW, "numbers")
+    assert run.rerun()
+    assert run.wait(timeout=60) is RunState.SUCCEEDED
+    assert ended.rerun(tasks=["after_sleep"]) == ["after_sleep"]
+    assert ended.wait(timeout=60) is RunState.SUCCEEDED
+
+
 def test_the_documented_privileges_are_enough(
     fleet: Fleet, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Deploying, starting, working in every way, a lost worker, every duty, a guard, the doctor."""
+    """Deploying, starting, working in every way, a lost worker, every duty and decision, a guard, the doctor."""
     command = [sys.executable, "-m", "flowforge"]
     subprocess.run([*command, "deploy"], cwd=ROOT, env=fleet.environment(), check=True)
     fleet.scheduler()
     lost = fleet.worker()
     held = workflows.slow.start(n=1)
     wait_for(lambda: the_task_run(held, "sleep").state == "running")
-    with closing(psycopg2.connect(settings.database_url)) as connection:
-        row = the_task_run(held, "sleep")
-        assert transitions.guard(connection, row.id, row.fencing_token)
+    guard(settings.database_url, the_task_run(held, "sleep"))
     lost.kill()
     fleet.worker()
 
     ended = [workflows.numbers.start(n=4), workflows.numbers.options(idempotency_key="one").start(n=5), held]
     assert {run.wait(timeout=60) for run in ended} == {RunState.SUCCEEDED}
     assert workflows.outcomes.start().wait(timeout=60) is RunState.FAILED
+    decide(held)
     with closing(connect_redis(settings)) as redis:
-        post = Post(flowforge.client.engine().database, Runway(redis, settings.namespace))
+        post = Post(flowforge.client.engine().database, Runway(redis, settings.namespace), settings.cancel_grace)
         for job in JOBS:
             take_turn(job, post, Turns(redis, settings.namespace))
         post.runway._waker.close()
@@ -138,3 +167,15 @@ def test_more_than_the_documented_privileges_is_refused(urls: dict[str, str]) ->
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 cursor.execute(statement)
             connection.rollback()
+
+
+def test_whoever_only_guards_needs_little(urls: dict[str, str]) -> None:
+    """As the page says: USAGE on the schema, SELECT and UPDATE on one column."""
+    apply(urls[OWNER], f"grant usage on schema flowforge to {GUARD}")
+    apply(urls[OWNER], f"grant select, update (deferred_because) on flowforge.task_run to {GUARD}")
+
+    with closing(psycopg2.connect(urls[GUARD])) as connection, connection.cursor() as cursor:
+        with pytest.raises(LeaseLost):
+            client.guard(connection, uuid4(), 1)
+        with pytest.raises(psycopg2.errors.SerializationFailure):
+            cursor.execute("select flowforge.guard(gen_random_uuid(), 1)")

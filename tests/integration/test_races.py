@@ -68,7 +68,7 @@ def due(database: Database, tasks: Mapping[str, Node], *, runs: int) -> list[Dis
     workflow = factories.make_workflow(tasks)
     database.perform(transitions.start_run, [NewRun(uuid4(), workflow.id, "{}") for _ in range(runs)])
     with database.atomic():
-        dispatches, _ = transitions.take(database.raw(), "default", limit=runs * len(tasks), after=Mark())
+        dispatches, *_ = transitions.take(database.raw(), "default", limit=runs * len(tasks), after=Mark())
     return dispatches
 
 

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowforge import models, transitions
+from flowforge import transitions
 from flowforge.states import TaskState, When
 from flowforge.transitions import Mark, Outcome
 from tests import factories
 from tests.factories import Node
+from tests.integration import facts
 from tests.model import ModelRun, Rule
+from tests.model_history import PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from flowforge.db import Database
     from flowforge.transitions import Claim, Dispatch
-    from tests.model import Event
 
 
-class Facts(NamedTuple):
-    """What can be said of a run: the same for the tables and for the model."""
+HOUR = 3600
+#: Starts, further starts after losses, hours to start in, and a queue.
+LIMITS = st.fixed_dictionaries(
+    {
+        "attempts": st.integers(1, 3),
+        "lost": st.integers(0, 2),
+        "start_by": st.sampled_from([None, 1.25]),
+        "queue": st.sampled_from(["default", "cpu"]),
+    }
+)
 
-    states: dict[str, str]
-    counters: dict[str, tuple[int, int, int]]
-    events: dict[str, list[Event]]
-    owed: dict[str, int]  # key -> token, for what is in the outbox
-    run: tuple[str, int, int]
-    run_events: list[Event]
+OUTCOMES = st.sampled_from([TaskState.SUCCEEDED, TaskState.FAILED, TaskState.SKIPPED])
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> dict[str, Rule]:
-    """Draw one to twelve tasks with edges from earlier to later ones."""
+def graphs(draw: st.DrawFn, most: int = 12, *, budgets: bool = False) -> dict[str, Rule]:
+    """Draw one to `most` tasks with edges from earlier to later ones, and with limits and queues of their own."""
     tasks: dict[str, Rule] = {}
-    for number in range(draw(st.integers(1, 12))):
+    for number in range(draw(st.integers(1, most))):
         upstream = draw(st.lists(st.sampled_from(list(tasks)), unique=True, max_size=4)) if tasks else []
-        rule = Rule(upstream, draw(st.sampled_from(When)), draw(st.booleans()))
-        tasks[f"task_{number}"] = rule
+        limits = draw(LIMITS) if budgets else {}
+        tasks[f"task_{number}"] = Rule(upstream, draw(st.sampled_from(When)), draw(st.booleans()), **limits)
     return tasks
-
-
-OUTCOMES = st.sampled_from([TaskState.SUCCEEDED, TaskState.FAILED, TaskState.SKIPPED])
 
 
 @settings(
@@ -57,23 +59,37 @@ OUTCOMES = st.sampled_from([TaskState.SUCCEEDED, TaskState.FAILED, TaskState.SKI
 )
 @given(tasks=graphs(), data=st.data())
 def test_the_verbs_agree_with_the_model(database: Database, tasks: dict[str, Rule], data: st.DataObject) -> None:
-    model, run_id = ModelRun(tasks), start(database, tasks)
-    due, running = take(database, run_id), dict[str, "Claim"]()
+    model, run_id, begin = ModelRun(tasks), start(database, tasks), clock(database)
+    running: dict[str, Claim] = {}
+    due = published(database, run_id, model)
 
-    assert stored(run_id) == modelled(model)
     while due or running:
         chosen = some(data, due)
         running |= claim(database, [due.pop(key) for key in chosen])
-        model.claim(chosen)
-        assert stored(run_id) == modelled(model)
+        assert {model.claim(key) for key in chosen} <= {True}
+        assert facts.stored(database.raw(), [run_id], begin) == {run_id: model.facts()}
 
         endings = {key: data.draw(OUTCOMES, label=key) for key in some(data, running)}
         database.perform(transitions.finish, [ended(running.pop(key), state) for key, state in endings.items()])
-        model.finish(endings)
-        assert stored(run_id) == modelled(model)
+        assert {model.finish(key, state) for key, state in endings.items()} <= {"ended"}
+        assert facts.stored(database.raw(), [run_id], begin) == {run_id: model.facts()}
 
-        due |= take(database, run_id)
-    assert stored(run_id).run[1] == 0
+        due |= published(database, run_id, model)
+    assert model.counters()[0] == 0
+
+
+def published(database: Database, run_id: UUID, model: ModelRun) -> dict[str, Dispatch]:
+    """Publish what is due, in the tables and in the model."""
+    due = take(database, run_id)
+    for key in due:
+        model.do(key, PUBLISHED)
+    return due
+
+
+def clock(database: Database) -> datetime:
+    """Return the database's time."""
+    moment: datetime = database.execute_sql("select flowforge.clock()").fetchone()[0]
+    return moment
 
 
 def some(data: st.DataObject, choices: dict[str, Any]) -> Sequence[str]:
@@ -91,14 +107,14 @@ def start(database: Database, tasks: dict[str, Rule]) -> UUID:
 def take(database: Database, run_id: UUID) -> dict[str, Dispatch]:
     """Publish what is due; return key -> dispatch for this run."""
     with database.atomic():
-        dispatches, _ = transitions.take(database.raw(), "default", limit=1000, after=Mark())
+        dispatches, *_ = transitions.take(database.raw(), "default", limit=1000, after=Mark())
     return {dispatch.key: dispatch for dispatch in dispatches if dispatch.run_id == run_id}
 
 
 def claim(database: Database, dispatches: list[Dispatch]) -> dict[str, Claim]:
     """Claim; return key -> claim."""
     keys = {dispatch.task_run_id: dispatch.key for dispatch in dispatches}
-    claims = database.perform(transitions.claim, dispatches, owner="worker-1", lease=15)
+    claims = database.perform(transitions.claim, dispatches, owner="worker-1", lease=HOUR)
     return {keys[claimed.id]: claimed for claimed in claims}
 
 
@@ -109,46 +125,6 @@ def ended(claimed: Claim, state: TaskState) -> Outcome:
     return Outcome(claimed.id, claimed.run_id, claimed.token, state, result, error)
 
 
-def stored(run_id: UUID) -> Facts:
-    """Return what the tables say."""
-    rows = list(models.TaskRun.select(models.TaskRun, models.Task).join(models.Task).where(of(run_id, models.TaskRun)))
-    rows.sort(key=lambda row: row.task.position)
-    keys = {row.id: row.task.key for row in rows}
-    run = models.WorkflowRun.get_by_id(run_id)
-    events = list(models.TaskRunEvent.select().where(models.TaskRunEvent.task_run.in_(list(keys))))
-    run_events = models.WorkflowRunEvent.select().where(of(run_id, models.WorkflowRunEvent))
-    owed = list(models.OutboxMessage.select().where(of(run_id, models.OutboxMessage)))
-    assert len({message.task_run_id for message in owed}) == len(owed)
-    return Facts(
-        states={row.task.key: row.state for row in rows},
-        counters={
-            row.task.key: (row.upstream_remaining, row.upstream_failed, row.upstream_unsucceeded) for row in rows
-        },
-        events={keys[id_]: chain([e for e in events if e.task_run_id == id_]) for id_ in keys},
-        owed={keys[message.task_run_id]: message.fencing_token_snapshot for message in owed},
-        run=(run.state, run.tasks_remaining, run.tasks_failed),
-        run_events=chain(list(run_events)),
-    )
-
-
 def of(run_id: UUID, model: Any) -> Any:
     """Return the condition that a row belongs to the run."""
     return model.workflow_run == run_id
-
-
-def chain(events: list[Any]) -> list[Event]:
-    """Return (kind, from, to) of events, in the order in which they happened."""
-    return [(e.kind, e.from_state, e.to_state) for e in sorted(events, key=lambda event: event.created_at)]
-
-
-def modelled(model: ModelRun) -> Facts:
-    """Return what the rules say."""
-    states = model.states()
-    return Facts(
-        states={key: state.value for key, state in states.items()},
-        counters=model.counters(),
-        events=model.events(),
-        owed={key: 0 for key, state in states.items() if state == TaskState.READY},
-        run=model.run(),
-        run_events=model.run_events(),
-    )

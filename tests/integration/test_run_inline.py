@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowforge import Context, NonRetryable, Retry, Run, Settings, Skip, Workflow, client, models
+from flowforge import AttemptCancelled, Context, NonRetryable, Retry, Run, Settings, Skip, Workflow, client, models
 from flowforge.client import InlineRun, jsonb
 from flowforge.db import Database
 from flowforge.errors import UnstorableValue
@@ -163,9 +163,19 @@ async def gives_up() -> None:
     raise NonRetryable("never")
 
 
+@every_kind.task(retry=Retry(attempts=3, delay=0))
+def stops() -> None:
+    raise AttemptCancelled("enough")
+
+
 @every_kind.task(when="all_done")
 def stands_in(third_time: Any = "none", gives_up: Any = "none", has_nothing_to_do: Any = "none") -> list[Any]:
     return [third_time, gives_up, has_nothing_to_do]
+
+
+@every_kind.task(when="none_failed")
+def goes_on(stops: Any = "none") -> Any:
+    return stops
 
 
 @every_kind.task(after=gives_up, when="any_failed")
@@ -196,6 +206,17 @@ def finds_its_arguments(extract: Any) -> int:
     return len(extract["a"])
 
 
+@every_kind.on_failure(retry=Retry(attempts=2, delay=0))
+async def handles_failure(context: Context, load: Any = "none", gives_up: Any = "none") -> list[Any]:
+    if context.attempt == 1:
+        raise ValueError
+    return [len(load), gives_up]
+
+
+@every_kind.on_success
+def handles_success() -> None: ...
+
+
 def test_every_kind_of_ending_is_that_of_a_worker(worker: Worker, flowforge_clock: Clock) -> None:
     worker.serve(every_kind)
     run = every_kind.start(day=date(2026, 11, 29))
@@ -206,6 +227,41 @@ def test_every_kind_of_ending_is_that_of_a_worker(worker: Worker, flowforge_cloc
     assert by_the_engine(run) == by_inline(inline)
     assert run.state == inline.state == "failed"
     assert inline.result(load)[:2] == [["a", "b", "aa", "long"], "int"]
+    assert inline.result(handles_failure) == [4, "none"]
+
+
+calm = Workflow("calm")
+
+
+@calm.task
+def rests() -> None:
+    raise AttemptCancelled("enough")
+
+
+@calm.task(required=False)
+def rests_too() -> None:
+    raise AttemptCancelled("enough")
+
+
+@calm.on_success
+def praises() -> str:
+    return "well done"
+
+
+@calm.on_failure
+def is_not_needed() -> None: ...
+
+
+def test_a_run_whose_task_stops_is_cancelled_as_by_a_worker(worker: Worker, flowforge_clock: Clock) -> None:
+    worker.serve(calm)
+    run = calm.start()
+    settle([run], flowforge_clock)
+
+    inline = calm.run_inline()
+
+    assert by_the_engine(run) == by_inline(inline)
+    assert run.state == inline.state == "cancelled"
+    assert inline.result(praises) == "well done"
 
 
 # Any value ------------------------------------------------------------------------------------------------------------
@@ -290,7 +346,7 @@ def test_any_plan_ends_and_starts_as_on_a_worker(
         model = check_order(plan, started[before:])
         assert sorted(started[:before]) == sorted(started[before:])
         assert by_the_engine(run) == by_inline(inline)
-        assert (run.state, {key: task.state for key, task in inline.tasks.items()}) == (model.run()[0], model.states())
+        assert (run.state, {key: task.state for key, task in inline.tasks.items()}) == (model.state(), model.states())
 
 
 FAILS = (End.RAISE, End.RETURN)

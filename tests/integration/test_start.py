@@ -199,6 +199,11 @@ def test_wrong_parameters_write_nothing(
         ("idempotency_key", ""),
         ("idempotency_key", "k" * 256),
         ("idempotency_key", "a\x00b"),
+        ("deadline", 0),
+        ("deadline", -1),
+        ("deadline", "soon"),
+        ("deadline", "367d"),
+        ("deadline", float("nan")),
     ],
 )
 def test_an_option_out_of_range_is_named(sales: Workflow[...], option: str, value: Any) -> None:
@@ -220,6 +225,37 @@ def test_the_priority_reaches_the_run_and_the_outbox(sales: Workflow[...]) -> No
     run = sales.options(priority=-7).start(day=DAY)
 
     assert models.WorkflowRun.get_by_id(run.id).priority == models.OutboxMessage.get().priority == -7
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "seconds"), [(None, None, None), ("1h", None, 3600), (None, "90s", 90), ("1h", 90, 90)]
+)
+def test_a_runs_deadline_is_that_of_the_start_or_the_workflows(
+    engine: Engine,  # noqa: ARG001 - configured
+    own: str | None,
+    given: float | str | None,
+    seconds: float | None,
+) -> None:
+    sales = Workflow("daily-sales", Sales, deadline=own)
+    sales.task(extract)
+
+    run = sales.options(deadline=given).start(day=DAY)
+
+    row = models.WorkflowRun.get_by_id(run.id)
+    assert (row.deadline and (row.deadline - row.created_at).total_seconds()) == seconds
+
+
+def test_limits_in_time_are_stored_with_the_version(engine: Engine) -> None:  # noqa: ARG001 - configured
+    sales = Workflow("daily-sales", Sales, deadline="2h")
+    sales.task(extract, timeout="10m", start_by="1.5s", lease="1m")
+
+    run = sales.start(day=DAY)
+
+    task = models.Task.get()
+    limits = [task.timeout, task.start_by, task.lease, task.workflow.deadline]
+    assert [limit.total_seconds() for limit in limits] == [600, 1.5, 60, 7200]
+    owed = models.OutboxMessage.get(models.OutboxMessage.workflow_run == run.id)
+    assert (owed.start_by - owed.created_at).total_seconds() == 1.5
 
 
 def test_a_publisher_is_woken_now_or_soon(engine: Engine, sales: Workflow[...], connection: Any) -> None:

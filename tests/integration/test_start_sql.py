@@ -55,11 +55,24 @@ def test_a_rollback_leaves_nothing(engine: Engine, connection: Any) -> None:
 
 
 def test_parameters_may_be_left_out_and_options_are_named(connection: Any) -> None:
-    run = start(connection, "'daily-sales', priority => -5")
+    run = start(connection, "'daily-sales', priority => -5, deadline => '2 hours'")
     connection.commit()
 
     row = models.WorkflowRun.get_by_id(run.id)
     assert (row.parameters, row.priority) == ({}, -5)
+    assert (row.deadline - row.created_at).total_seconds() == 7200
+
+
+def test_the_workflows_own_deadline_counts_where_none_is_given(connection: Any) -> None:
+    limited = Workflow("limited", deadline="1h")
+    limited.task(lambda: None, key="only")
+    deploy(limited)
+
+    run = start(connection, "'limited'")
+    connection.commit()
+
+    row = models.WorkflowRun.get_by_id(run.id)
+    assert (row.deadline - row.created_at).total_seconds() == 3600
 
 
 def test_a_key_is_one_run_with_python_too(sales: Workflow[...], connection: Any) -> None:
@@ -106,6 +119,8 @@ _NO_DATA, _INVALID = psycopg2.errors.NoDataFound, psycopg2.errors.InvalidParamet
         ("'daily-sales', priority => 101", _INVALID, "priority must lie between -100 and 100"),
         ("'daily-sales', priority => null", _INVALID, "priority must lie between -100 and 100"),
         ("'daily-sales', idempotency_key => ''", _INVALID, "idempotency_key must be 1-255"),
+        ("'daily-sales', deadline => '0 s'", _INVALID, "deadline must be positive, not 00:00:00"),
+        ("'daily-sales', deadline => '-1 day'", _INVALID, "deadline must be positive, not -1 days"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_remedy(

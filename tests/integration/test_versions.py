@@ -119,10 +119,12 @@ def test_a_start_from_code_deploys_nothing(sales: Workflow[...]) -> None:
 def test_a_start_by_name_has_the_same_options(sales: Workflow[...], connection: Any) -> None:
     deploy(sales)
 
-    run = start_by_name("daily-sales", PARAMETERS, connection=connection, idempotency_key="key", priority=5)
+    options: dict[str, Any] = {"connection": connection, "idempotency_key": "key", "priority": 5, "deadline": "1h"}
+    run = start_by_name("daily-sales", PARAMETERS, **options)
     connection.commit()
 
-    assert models.WorkflowRun.get_by_id(run.id).priority == 5
+    row = models.WorkflowRun.get_by_id(run.id)
+    assert (row.priority, (row.deadline - row.created_at).total_seconds()) == (5, 3600)
     assert sales.options(idempotency_key="key").start(day=DAY) == run
 
 

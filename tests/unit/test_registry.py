@@ -122,7 +122,7 @@ def test_a_task_is_found_by_workflow_and_key() -> None:
     [
         ("sales", "load", ["day"], None),
         ("sales", "load", ["day", "batch"], None),
-        ("other", "load", ["day"], "no workflow 'other' in this process's FLOWFORGE_MODULES"),
+        ("other", "load", ["day"], "no workflow 'other' in the worker's FLOWFORGE_MODULES"),
         ("sales", "extract", ["day"], "the code's workflow 'sales' has no task 'extract'"),
         ("sales", "load", [], "the code's load() needs an argument 'day'"),
         ("sales", "load", ["day", "region"], "the code's load() takes no argument 'region'"),

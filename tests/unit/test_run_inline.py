@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from flowforge import Context, NonRetryable, Retry, Skip, Workflow
+from flowforge import AttemptCancelled, Context, NonRetryable, Retry, Skip, Workflow
 from flowforge.errors import NotFinished, ParameterError, TaskFailed, UnstorableValue
 from flowforge.states import RunState, TaskState, When
 from tests.model import Rule
@@ -53,7 +53,11 @@ def skip() -> int:
     raise Skip("nothing to load")
 
 
-OUTCOMES: dict[str, Callable[[], int]] = {"succeeded": succeed, "failed": fail, "skipped": skip}
+def stop() -> int:
+    raise AttemptCancelled("enough")
+
+
+OUTCOMES: dict[str, Callable[[], int]] = {"succeeded": succeed, "failed": fail, "skipped": skip, "cancelled": stop}
 
 
 def states(run: Any) -> dict[str, str]:
@@ -133,6 +137,101 @@ def test_a_run_succeeds_without_what_it_does_not_require(sales: Workflow[...]) -
     assert states(run) == {"extra": "failed", "maybe": "skipped"}
 
 
+@pytest.mark.parametrize(
+    ("tasks", "state"),
+    [
+        ({"stop": True}, RunState.CANCELLED),
+        ({"stop": False}, RunState.SUCCEEDED),
+        ({"stop": True, "fail": True}, RunState.FAILED),
+        ({"stop": True, "fail": False}, RunState.CANCELLED),
+        ({"stop": False, "fail": False}, RunState.SUCCEEDED),
+    ],
+    ids=str,
+)
+def test_a_run_is_cancelled_where_a_required_task_was_and_none_failed(
+    sales: Workflow[...], tasks: dict[str, bool], state: RunState
+) -> None:
+    ways = {"stop": stop, "fail": fail}
+    for key, required in tasks.items():
+        sales.task(ways[key], key=key, required=required)
+    sales.task(succeed)
+
+    assert sales.run_inline(day=DAY).state == state
+
+
+def test_a_cancelled_task_says_why_and_has_no_result(sales: Workflow[...]) -> None:
+    task = sales.task(stop)
+
+    run = sales.run_inline(day=DAY)
+
+    assert [(event.kind.value, event.attempt) for event in run.events] == [("claimed", 1), ("cancelled", 1)]
+    with pytest.raises(TaskFailed, match=r"task 'stop' of run .* cancelled: AttemptCancelled: enough"):
+        run.result(task)
+
+
+def handled(sales: Workflow[...]) -> Any:
+    """Add a handler of each kind, and run; the one for failures shows what it was given."""
+
+    @sales.on_failure
+    def mourn(day: date, context: Context, extract: int = -1) -> str:
+        return f"{context.key} {day} {extract}"
+
+    sales.on_success(succeed, key="praise")
+    return sales.run_inline(day=DAY)
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_on_failure_runs_once_all_have_ended_and_any_failed(sales: Workflow[...], *, required: bool) -> None:
+    sales.task(succeed, key="extract")
+    sales.task(fail, key="load", required=required)
+    sales.task(succeed, key="report", after=sales.tasks["load"])
+    sales.task(succeed, key="apart")
+
+    run = handled(sales)
+
+    ends = {"extract": "succeeded", "load": "failed", "report": "skipped", "apart": "succeeded"}
+    assert states(run) == {**ends, "mourn": "succeeded", "praise": "skipped"}
+    assert list(states(run))[-1] == "mourn"
+    assert run.result(sales.tasks["mourn"]) == "mourn 2026-11-29 1"
+    assert run.state == (RunState.FAILED if required else RunState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("way", ["succeeded", "skipped", "cancelled"])
+def test_on_success_runs_once_all_have_ended_and_none_failed(sales: Workflow[...], way: str) -> None:
+    sales.task(OUTCOMES[way], key="extract")
+    sales.task(succeed, key="load", after=sales.tasks["extract"])
+
+    run = handled(sales)
+
+    load = "succeeded" if way == "succeeded" else "skipped"
+    assert states(run) == {"extract": way, "load": load, "mourn": "skipped", "praise": "succeeded"}
+    assert run.state == (RunState.CANCELLED if way == "cancelled" else RunState.SUCCEEDED)
+
+
+@pytest.mark.parametrize(("outcome", "kind"), [("failed", "on_failure"), ("succeeded", "on_success")])
+def test_a_handler_that_fails_or_stops_changes_nothing(sales: Workflow[...], outcome: str, kind: str) -> None:
+    sales.task(OUTCOMES[outcome], key="extract")
+    getattr(sales, kind)(fail, key="failing")
+    getattr(sales, kind)(stop, key="stopping")
+
+    run = sales.run_inline(day=DAY)
+
+    assert states(run) == {"extract": outcome, "failing": "failed", "stopping": "cancelled"}
+    assert run.state == outcome
+
+
+def test_a_handler_is_tried_again_by_its_own_policy(sales: Workflow[...]) -> None:
+    sales.task(fail, key="extract")
+
+    @sales.on_failure(retry=Retry(attempts=3))
+    def mourn(context: Context) -> int:
+        if context.attempt < 3:
+            raise ValueError
+        return context.attempt
+
+    assert sales.run_inline(day=DAY).result(mourn) == 3
+
+
 def test_a_default_stands_in_for_an_upstream_without_result(sales: Workflow[...]) -> None:
     sales.task(fail, key="left")
     sales.task(succeed, key="right")
@@ -180,10 +279,11 @@ def test_ctrl_c_ends_the_run(sales: Workflow[...]) -> None:
         attempts_of(sales, KeyboardInterrupt(), 1, retry=Retry(attempts=2))
 
 
-@pytest.mark.parametrize("error", [NonRetryable("never"), Skip("nothing to load")], ids=repr)
-def test_some_exceptions_are_final_under_any_policy(sales: Workflow[...], error: Exception) -> None:
-    state = "skipped" if isinstance(error, Skip) else "failed"
+FINAL = [(NonRetryable("never"), "failed"), (Skip("nothing to load"), "skipped"), (AttemptCancelled(), "cancelled")]
 
+
+@pytest.mark.parametrize(("error", "state"), FINAL, ids=repr)
+def test_some_exceptions_are_final_under_any_policy(sales: Workflow[...], error: Exception, state: str) -> None:
     assert attempts_of(sales, error, 1, retry=Retry(attempts=3)) == (state, 1)
 
 
@@ -275,6 +375,15 @@ def test_the_context_tells_of_the_attempt(sales: Workflow[...]) -> None:
     assert [(context.attempt, context.token) for context in seen] == [(1, 1), (2, 3), (3, 5)]
     assert {(context.run_id, context.idempotency_key) for context in seen} == {(run.id, f"{run.id}/load")}
     assert len({context.task_run_id for context in seen}) == 1
+
+
+def test_a_guard_of_asynchronous_code_guards_nothing_either(sales: Workflow[...]) -> None:
+    @sales.task
+    async def load(context: Context) -> str:
+        await context.guard_async(object())
+        return context.key
+
+    assert sales.run_inline(day=DAY).result(load) == "load"
 
 
 def test_each_attempt_reads_values_of_its_own(sales: Workflow[...]) -> None:
@@ -404,7 +513,7 @@ def test_any_plan_ends_as_the_rules_say_and_starts_in_order(plan: Plan) -> None:
 
     model = check_order(plan, starts)
     assert {key: task.state for key, task in run.tasks.items()} == model.states()
-    assert run.state == model.run()[0]
+    assert run.state == model.state()
 
 
 def test_a_long_chain_and_a_wide_fan_take_no_stack_and_little_time(sales: Workflow[...]) -> None:

@@ -64,6 +64,16 @@ def test_one_batch_claims_over_several_runs(database: Database) -> None:
     assert models.OutboxMessage.select().count() == 0
 
 
+def test_each_is_owned_for_its_own_lease(database: Database) -> None:
+    short, long = factories.start_single(database), factories.start_single(database)
+
+    messages = [factories.dispatch(row) for row in (short, long)]
+    database.perform(transitions.claim, messages, owner="worker-1", lease=[5, 600])
+
+    expiries = [factories.reload(row).lease_expires_at for row in (short, long)]
+    assert 590 < (expiries[1] - expiries[0]).total_seconds() < 600
+
+
 def test_a_batch_gives_what_is_ready_and_leaves_the_rest(database: Database) -> None:
     ready, running = factories.start_single(database), factories.start_single(database)
     factories.claim(database, running, owner="worker-2")

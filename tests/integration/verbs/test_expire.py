@@ -45,7 +45,7 @@ def lost_many(database: Database, number: int, **options: Any) -> None:
 def lose_all(database: Database) -> None:
     """Claim all that is due, with leases that are over at once."""
     with database.atomic():
-        due, _ = transitions.take(database.raw(), "default", limit=1000, after=Mark())
+        due, *_ = transitions.take(database.raw(), "default", limit=1000, after=Mark())
     database.perform(transitions.claim, due, owner="lost-worker", lease=-1)
 
 
@@ -214,7 +214,7 @@ def test_only_a_lease_that_is_over_expires(database: Database, state: TaskState)
 
 def test_a_renewal_in_time_keeps_the_task_run(database: Database) -> None:
     row = lost_one(database)
-    database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=15)
+    database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=15))
     before = situation.picture()
 
     assert database.perform(transitions.expire, limit=10) == []
@@ -254,7 +254,7 @@ def test_a_renewal_between_look_and_last_word_wins(database: Database, database_
     row = lost_one(database, lost=0)
 
     with racing(database_url, lambda connection: lock_run(connection, row), expire) as (_, expirer):
-        answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+        answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60))
 
     assert answer == {(row.id, row.fencing_token): "renewed"}
     assert [late.became for late in expirer.answer] == ["exhausted"]

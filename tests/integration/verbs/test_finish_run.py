@@ -14,22 +14,10 @@ from tests.integration.verbs import situation
 from tests.integration.verbs.situation import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from flowforge.db import Database
 
 FAILED, SUCCEEDED, SKIPPED, CANCELLED = TaskState.FAILED, TaskState.SUCCEEDED, TaskState.SKIPPED, TaskState.CANCELLED
 JOIN = {"left": Node(), "right": Node(), "join": Node(["left", "right"])}
-
-
-def run_through(database: Database, tasks: Mapping[str, Node], **endings: TaskState) -> models.WorkflowRun:
-    """Start a run and end its tasks, in the order of their definition, as told or else succeeded; return the run."""
-    run_id = factories.start(database, factories.make_workflow(tasks))
-    for key in tasks:
-        row = factories.task_run(run_id, key)
-        if row.state == TaskState.READY:
-            situation.complete(database, row, endings.get(key, SUCCEEDED))
-    return situation.run(run_id)
 
 
 # Rules
@@ -48,7 +36,7 @@ def test_a_rule_decides_when_its_last_upstream_has_ended(database: Database, whe
     """B070: every outcome moves the join, not success alone."""
     tasks = {"first": Node(), "last": Node(), "join": Node(["first", "last"], {"when": when})}
 
-    runs = {outcome: run_through(database, tasks, first=SUCCEEDED, last=outcome) for outcome in OUTCOMES}
+    runs = {outcome: situation.run_through(database, tasks, first=SUCCEEDED, last=outcome) for outcome in OUTCOMES}
 
     joins = {outcome: situation.states(run.id)["join"] for outcome, run in runs.items()}
     assert joins == {outcome: "succeeded" if outcome in WANTED[when] else "skipped" for outcome in OUTCOMES}
@@ -75,7 +63,7 @@ def test_a_dependent_does_not_start_while_its_upstream_is_retried(database: Data
 
 
 def test_a_run_succeeds_with_its_last_task(database: Database) -> None:
-    run = run_through(database, JOIN)
+    run = situation.run_through(database, JOIN)
 
     assert (run.state, run.tasks_remaining, run.tasks_failed) == ("succeeded", 0, 0)
     assert run.finished_at >= run.started_at
@@ -87,7 +75,7 @@ def test_a_run_succeeds_with_its_last_task(database: Database) -> None:
 
 
 def test_a_run_fails_if_a_required_task_failed(database: Database) -> None:
-    run = run_through(database, JOIN, right=FAILED)
+    run = situation.run_through(database, JOIN, right=FAILED)
 
     assert (run.state, run.tasks_failed) == ("failed", 1)
     assert situation.states(run.id) == {"left": "succeeded", "right": "failed", "join": "skipped"}
@@ -106,7 +94,7 @@ def test_a_run_goes_on_after_a_failure_until_nothing_is_left(database: Database)
 def test_a_clean_up_does_not_turn_red_into_green(database: Database) -> None:
     tasks = {"load": Node(), "clean_up": Node(["load"], {"when": "all_done"})}
 
-    run = run_through(database, tasks, load=FAILED)
+    run = situation.run_through(database, tasks, load=FAILED)
 
     assert situation.states(run.id) == {"load": "failed", "clean_up": "succeeded"}
     assert run.state == "failed"
@@ -115,7 +103,7 @@ def test_a_clean_up_does_not_turn_red_into_green(database: Database) -> None:
 def test_a_failed_optional_task_does_not_fail_the_run(database: Database) -> None:
     tasks = {"load": Node(), "notify": Node(["load"], {"required": False})}
 
-    run = run_through(database, tasks, notify=FAILED)
+    run = situation.run_through(database, tasks, notify=FAILED)
 
     assert (run.state, run.tasks_failed) == ("succeeded", 0)
 

@@ -24,7 +24,7 @@ def test_the_owner_holds_its_task_run_and_nobody_takes_it(database: Database, da
 
     with situation.held_open(database_url, lambda c: transitions.guard(c, claim.id, claim.token)) as guard:
         expired = database.perform(transitions.expire, limit=10)
-        renewed = database.perform(transitions.renew, [(claim.id, claim.token)], lease=15)
+        renewed = database.perform(transitions.renew, factories.renewals([(claim.id, claim.token)], lease=15))
         with pytest.raises(LockNotAvailable):
             database.perform(transitions.finish, [factories.outcome(claim)], patience=0.05)
 

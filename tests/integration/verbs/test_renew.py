@@ -8,6 +8,7 @@ import pytest
 
 from flowforge import transitions
 from flowforge.states import TaskState
+from flowforge.transitions import Renewal
 from tests import factories
 from tests.integration.verbs import situation
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def test_the_owner_keeps_a_task_run_for_longer(database: Database) -> None:
     row = situation.in_state(database, TaskState.RUNNING)
 
-    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+    answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60))
 
     now = factories.reload(row)
     assert answer == {(row.id, row.fencing_token): "renewed"}
@@ -30,17 +31,39 @@ def test_a_renewal_changes_the_expiry_and_nothing_else(database: Database) -> No
     row = situation.in_state(database, TaskState.RUNNING)
     before = situation.picture()
 
-    database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+    database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60))
 
     assert situation.changed_since(before) == {"task_run"}
     assert {**factories.reload(row).__data__, "lease_expires_at": row.lease_expires_at} == row.__data__
+
+
+def test_each_is_renewed_by_its_own_lease(database: Database) -> None:
+    rows = [situation.in_state(database, TaskState.RUNNING) for _ in range(2)]
+    short, long = (Renewal(row.id, row.fencing_token, lease, 3600) for row, lease in zip(rows, (5, 600), strict=True))
+
+    database.perform(transitions.renew, [short, long])
+
+    expiries = [factories.reload(row).lease_expires_at for row in rows]
+    assert 590 < (expiries[1] - expiries[0]).total_seconds() < 600
+
+
+@pytest.mark.parametrize("span", [30, -30], ids=["running out", "over"])
+def test_no_lease_outlives_the_attempts_own_time(database: Database, span: float) -> None:
+    """B052: an attempt that hangs in C code renews itself no longer than it may run, and is then expired."""
+    row = situation.in_state(database, TaskState.RUNNING)
+
+    database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60, span=span))
+
+    now = factories.reload(row)
+    assert (now.lease_expires_at - now.started_at).total_seconds() == span
+    assert len(database.perform(transitions.expire, limit=10)) == (span < 0)
 
 
 def test_who_is_asked_to_cancel_hears_of_it_and_keeps_the_lease(database: Database) -> None:
     row = situation.in_state(database, TaskState.RUNNING)
     situation.ask_to_cancel(row)
 
-    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+    answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60))
 
     assert answer == {(row.id, row.fencing_token): "cancel"}
     assert factories.reload(row).lease_expires_at > row.lease_expires_at
@@ -52,7 +75,7 @@ def test_one_batch_has_an_answer_for_each(database: Database) -> None:
     situation.ask_to_cancel(asked)
 
     held = [(row.id, row.fencing_token) for row in (kept, ended, asked)]
-    answer = database.perform(transitions.renew, held, lease=60)
+    answer = database.perform(transitions.renew, factories.renewals(held, lease=60))
 
     assert answer == dict(zip(held, ("renewed", "lost", "cancel"), strict=True))
 
@@ -61,7 +84,7 @@ def test_an_empty_batch_changes_nothing(database: Database) -> None:
     situation.in_state(database, TaskState.RUNNING)
     before = situation.picture()
 
-    assert database.perform(transitions.renew, [], lease=60) == {}
+    assert database.perform(transitions.renew, factories.renewals([], lease=60)) == {}
 
     assert situation.changed_since(before) == set()
 
@@ -71,7 +94,7 @@ def test_what_does_not_run_is_lost(database: Database, state: TaskState) -> None
     row = situation.in_state(database, state)
     before = situation.picture()
 
-    answer = database.perform(transitions.renew, [(row.id, row.fencing_token)], lease=60)
+    answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=60))
 
     assert answer == {(row.id, row.fencing_token): "lost"}
     assert situation.changed_since(before) == set()
@@ -83,7 +106,7 @@ def test_another_token_is_lost(database: Database, off: int) -> None:
     row = situation.in_state(database, TaskState.RUNNING)
     before = situation.picture()
 
-    answer = database.perform(transitions.renew, [(row.id, row.fencing_token + off)], lease=60)
+    answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token + off)], lease=60))
 
     assert answer == {(row.id, row.fencing_token + off): "lost"}
     assert situation.changed_since(before) == set()
@@ -93,7 +116,7 @@ def test_a_late_renewal_keeps_the_lease(database: Database) -> None:
     row = factories.start_single(database)
     (claim,) = factories.claim(database, row, lease=-1)
 
-    answer = database.perform(transitions.renew, [(claim.id, claim.token)], lease=15)
+    answer = database.perform(transitions.renew, factories.renewals([(claim.id, claim.token)], lease=15))
 
     assert answer == {(claim.id, claim.token): "renewed"}
     assert database.perform(transitions.expire, limit=10) == []
@@ -102,9 +125,10 @@ def test_a_late_renewal_keeps_the_lease(database: Database) -> None:
 def test_of_two_renewals_at_once_the_second_is_busy_and_does_not_wait(database: Database, database_url: str) -> None:
     row = situation.in_state(database, TaskState.RUNNING)
     held = [(row.id, row.fencing_token)]
+    shorter, longer = factories.renewals(held, lease=60), factories.renewals(held, lease=600)
 
-    with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)) as first:
-        second = database.perform(transitions.renew, held, lease=600)
+    with situation.held_open(database_url, lambda connection: transitions.renew(connection, shorter)) as first:
+        second = database.perform(transitions.renew, longer)
 
     assert first.answer == {(row.id, row.fencing_token): "renewed"}
     assert second == {(row.id, row.fencing_token): "busy"}
@@ -116,18 +140,18 @@ def test_while_its_completion_is_open_a_renewal_is_busy_and_then_lost(database: 
     held = [(row.id, row.fencing_token)]
 
     with situation.held_open(database_url, lambda c: transitions.finish(c, [situation.outcome(row)])):
-        during = database.perform(transitions.renew, held, lease=60)
-    after = database.perform(transitions.renew, held, lease=60)
+        during = database.perform(transitions.renew, factories.renewals(held, lease=60))
+    after = database.perform(transitions.renew, factories.renewals(held, lease=60))
 
     assert (during, after) == ({(row.id, row.fencing_token): "busy"}, {(row.id, row.fencing_token): "lost"})
 
 
 def test_a_stale_renewal_is_lost_even_while_the_row_is_locked(database: Database, database_url: str) -> None:
     row = situation.in_state(database, TaskState.RUNNING)
-    held = [(row.id, row.fencing_token)]
+    present = factories.renewals([(row.id, row.fencing_token)], lease=60)
 
-    with situation.held_open(database_url, lambda connection: transitions.renew(connection, held, lease=60)):
-        answer = database.perform(transitions.renew, [(row.id, row.fencing_token - 1)], lease=60)
+    with situation.held_open(database_url, lambda connection: transitions.renew(connection, present)):
+        answer = database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token - 1)], lease=60))
 
     assert answer == {(row.id, row.fencing_token - 1): "lost"}
 
@@ -137,6 +161,6 @@ def test_an_old_token_beside_the_present_one_is_told_apart(database: Database) -
     row = situation.in_state(database, TaskState.RUNNING)
     old, present = (row.id, row.fencing_token - 1), (row.id, row.fencing_token)
 
-    answer = database.perform(transitions.renew, [old, present], lease=60)
+    answer = database.perform(transitions.renew, factories.renewals([old, present], lease=60))
 
     assert answer == {old: "lost", present: "renewed"}

@@ -33,7 +33,7 @@ def owe(database: Database, number: int, *, priority: int = 0, queue: str = "def
 def take(database: Database, *, limit: int = 100, after: Mark | None = None, queue: str = "default") -> list[UUID]:
     """Take and commit; return the ids of the task runs, in order."""
     with database.atomic():
-        dispatches, _ = transitions.take(database.raw(), queue, limit=limit, after=after or Mark())
+        dispatches, *_ = transitions.take(database.raw(), queue, limit=limit, after=after or Mark())
     return [dispatch.task_run_id for dispatch in dispatches]
 
 
@@ -56,7 +56,7 @@ def test_a_due_dispatch_is_published(database: Database) -> None:
     before = situation.picture()
 
     with database.atomic():
-        (dispatch,), _ = transitions.take(database.raw(), "default", limit=10, after=Mark())
+        (dispatch,), *_ = transitions.take(database.raw(), "default", limit=10, after=Mark())
 
     assert dispatch == factories.dispatch(row)
     assert message(row.id).published_at >= message(row.id).available_at
@@ -116,9 +116,9 @@ def test_a_queue_gives_only_its_own(database: Database) -> None:
 def test_the_mark_goes_on_from_the_last_one_taken(database: Database) -> None:
     owe(database, 3)
     with database.atomic():
-        _, mark = transitions.take(database.raw(), "default", limit=2, after=Mark())
-        rest, end = transitions.take(database.raw(), "default", limit=2, after=mark)
-        none, still = transitions.take(database.raw(), "default", limit=2, after=end)
+        _, mark, _ = transitions.take(database.raw(), "default", limit=2, after=Mark())
+        rest, end, _ = transitions.take(database.raw(), "default", limit=2, after=mark)
+        none, still, _ = transitions.take(database.raw(), "default", limit=2, after=end)
 
     last = message(rest[-1].task_run_id)
     assert (len(rest), none) == (1, [])
@@ -155,7 +155,7 @@ def test_two_publishers_at_once_share_without_waiting(database: Database, databa
     ) as first:
         second = take(database, limit=100)
 
-    dispatches, _ = first.answer
+    dispatches, *_ = first.answer
     assert [dispatch.task_run_id for dispatch in dispatches] == ids[:3]
     assert second == ids[3:]
 

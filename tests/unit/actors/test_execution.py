@@ -1,4 +1,4 @@
-"""Whatever a user's function does becomes an outcome; a time-out ends the function, and nothing after it."""
+"""Whatever a user's function does becomes an outcome; an interruption ends the function, and nothing after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import json
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowforge.actors.execution import carry_out, ending_of, execute, pause, time_out
-from flowforge.errors import AttemptTimeout, NonRetryable, Skip, UnreadableValue, UnstorableValue
+from flowforge.actors.execution import carry_out, ending_of, execute, interrupt, pause
+from flowforge.actors.holding import Phase
+from flowforge.errors import AttemptCancelled, AttemptTimeout, NonRetryable, Skip, UnreadableValue, UnstorableValue
 from flowforge.states import TaskState
 from flowforge.transitions import Outcome, Release
 from flowforge.workflow import Context, Retry
+from tests.support import wait_for
 from tests.unit.actors.attempts import attempt, runtime
 
 if TYPE_CHECKING:
@@ -118,16 +121,41 @@ def test_a_skip_is_skipped_and_says_why() -> None:
     assert (ending.state, told(ending)) == (TaskState.SKIPPED, ("Skip", "nothing to load"))
 
 
-@pytest.mark.parametrize("error", [AttemptTimeout(), ValueError("from a finally"), Skip("late"), NonRetryable("late")])
+@pytest.mark.parametrize("failures_left", [0, 2])
+def test_who_says_that_it_was_cancelled_ends_cancelled_with_retries_left(failures_left: int) -> None:
+    """User code raises it itself, where its context told it to stop."""
+    one = attempt(failures_left=failures_left)
+
+    ending = ending_of(one, AttemptCancelled("stopped after row 7"))
+
+    assert ending == Outcome(one.claim.id, one.claim.run_id, one.claim.token, TaskState.CANCELLED, None, ending.error)
+    assert told(ending) == ("AttemptCancelled", "stopped after row 7")
+
+
+LATER = [AttemptTimeout(), AttemptCancelled(), ValueError("from a finally"), Skip("late"), NonRetryable("late")]
+
+
+@pytest.mark.parametrize("error", LATER, ids=repr)
 @pytest.mark.parametrize("failures_left", [0, 1])
 def test_out_of_time_is_what_counts_and_may_be_tried_again(error: Exception, failures_left: int) -> None:
-    one = attempt(failures_left=failures_left, timeout="1.5s")
-    one.timed_out = True
+    one = attempt(failures_left=failures_left)
+    interrupt(one, AttemptTimeout("too long"))
 
     ending = ending_of(one, error)
 
     assert isinstance(ending, Release if failures_left else Outcome)
-    assert told(ending) == ("AttemptTimeout", "task 'only' ran longer than its timeout of 1.5 s")
+    assert told(ending) == ("AttemptTimeout", "too long")
+
+
+@pytest.mark.parametrize("error", LATER, ids=repr)
+def test_that_it_was_cancelled_is_what_counts(error: Exception) -> None:
+    one = attempt(failures_left=1)
+    interrupt(one, AttemptCancelled("enough"))
+
+    ending = ending_of(one, error)
+
+    assert isinstance(ending, Outcome)
+    assert (ending.state, told(ending)) == (TaskState.CANCELLED, ("AttemptCancelled", "enough"))
 
 
 # carry_out
@@ -206,65 +234,91 @@ def test_a_withdrawn_attempt_is_not_carried_out() -> None:
     assert (called, process.committer._items.empty()) == ([], True)
 
 
-# time_out
+# interrupt
+
+REASONS = {"cancelled": AttemptCancelled("enough"), "out of time": AttemptTimeout("too long")}
+ENDS = {"cancelled": TaskState.CANCELLED, "out of time": TaskState.FAILED}
 
 
-@pytest.fixture
-def _hasty() -> Iterator[None]:
-    """Let threads take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+@contextmanager
+def carrying_out(one: Attempt, running: threading.Event) -> Iterator[Future[Any]]:
+    """Carry an attempt out on a thread, and be there once its function runs."""
+    process = runtime()
+    process.holding.begin(one)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(carry_out, process, one)
+        assert running.wait(5)
+        yield ending
 
 
-def test_an_attempt_out_of_time_gets_one_exception_and_one_word() -> None:
+@pytest.mark.parametrize("why", REASONS)
+def test_what_waits_is_ended_by_the_reason(why: str) -> None:
+    running = threading.Event()
+
+    def forever() -> None:
+        running.set()
+        while True:
+            threading.Event().wait(0.02)
+
+    one = attempt(forever)
+    with carrying_out(one, running) as ending:
+        interrupt(one, REASONS[why])
+
+        ended = ending.result(5)
+    assert (ended.state, told(ended)) == (ENDS[why], (type(REASONS[why]).__name__, str(REASONS[why])))
+    assert "forever" in json.loads(ended.error)["traceback"]
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_an_interrupted_attempt_gets_one_exception_and_one_word(why: str) -> None:
     """The function holds on after the first; there is no second."""
     caught, running, go_on = list[BaseException](), threading.Event(), threading.Event()
 
     def stubborn(context: Context) -> bool:
         running.set()
-        while not caught:
+        while not go_on.is_set():
             try:
-                go_on.wait(0.001)
-            except AttemptTimeout as error:
+                threading.Event().wait(0.02)
+            except (AttemptCancelled, AttemptTimeout) as error:
                 caught.append(error)
-        for _ in range(1000):
-            pass
         return context.cancelled
 
-    process, one = runtime(), attempt(stubborn)
-    process.holding.begin(one)
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(carry_out, process, one)
-        assert running.wait(5)
-        for _ in range(3):
-            time_out(one)
+    one = attempt(stubborn)
+    with carrying_out(one, running) as ending:
+        interrupt(one, REASONS[why])
+        wait_for(lambda: caught)
+        interrupt(one, REASONS[why])
+        threading.Event().wait(0.02)
+        go_on.set()
 
         assert ending.result(5)[3:] == (TaskState.SUCCEEDED, "true", None)
-    assert len(caught) == 1
+    assert list(map(type, caught)) == [type(REASONS[why])]
 
 
-def test_a_task_that_must_not_be_interrupted_only_gets_the_word() -> None:
+@pytest.mark.parametrize("why", REASONS)
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+def test_a_task_that_must_not_be_interrupted_only_gets_the_word(why: str, *, raises: bool) -> None:
     running, told_to_stop = threading.Event(), threading.Event()
 
     def careful(context: Context) -> str:
         running.set()
         told_to_stop.wait(5)
+        if context.cancelled and raises:
+            raise REASONS[why]
         return "stopped" if context.cancelled else "ended"
 
-    process, one = runtime(), attempt(careful, interrupt="never")
-    process.holding.begin(one)
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(carry_out, process, one)
-        assert running.wait(5)
-        time_out(one)
+    one = attempt(careful, interrupt="never")
+    with carrying_out(one, running) as ending:
+        interrupt(one, REASONS[why])
         told_to_stop.set()
 
-        assert ending.result(5)[3:] == (TaskState.SUCCEEDED, '"stopped"', None)
+        state, result, error = ending.result(5)[3:]
+    assert (state, result) == ((ENDS[why], None) if raises else (TaskState.SUCCEEDED, '"stopped"'))
+    assert bool(error) == raises
 
 
-def test_an_async_task_is_cancelled_where_it_awaits() -> None:
+@pytest.mark.parametrize("why", REASONS)
+def test_an_async_task_is_cancelled_where_it_awaits(why: str) -> None:
     running, cleaned_up = threading.Event(), threading.Event()
 
     async def forever() -> None:
@@ -274,15 +328,52 @@ def test_an_async_task_is_cancelled_where_it_awaits() -> None:
         finally:
             cleaned_up.set()
 
-    process, one = runtime(), attempt(forever)
-    process.holding.begin(one)
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(carry_out, process, one)
-        assert running.wait(5)
-        time_out(one)
+    one = attempt(forever)
+    with carrying_out(one, running) as ending:
+        interrupt(one, REASONS[why])
 
-        assert told(ending.result(5))[0] == "AttemptTimeout"
+        ended = ending.result(5)
+    assert (ended.state, told(ended)) == (ENDS[why], (type(REASONS[why]).__name__, str(REASONS[why])))
     assert cleaned_up.is_set()
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_an_async_task_that_must_not_be_interrupted_only_gets_the_word(why: str) -> None:
+    running, told_to_stop = threading.Event(), threading.Event()
+
+    async def careful(context: Context) -> str:
+        running.set()
+        await asyncio.to_thread(told_to_stop.wait, 5)
+        return "stopped" if context.cancelled else "ended"
+
+    one = attempt(careful, interrupt="never")
+    with carrying_out(one, running) as ending:
+        interrupt(one, REASONS[why])
+        told_to_stop.set()
+
+        assert ending.result(5)[3:] == (TaskState.SUCCEEDED, '"stopped"', None)
+
+
+def test_nothing_is_raised_into_what_has_not_begun_or_is_over() -> None:
+    """The thread may be another attempt's by then."""
+    raised = list[type[BaseException]]()
+    waiting, over = attempt(), attempt()
+    over.move(Phase.WAITING, Phase.OVER)
+
+    for one in (waiting, over):
+        one.interrupt = raised.append
+        interrupt(one, AttemptCancelled())
+
+    assert (raised, waiting.stopping, over.stopping) == ([], True, True)
+
+
+@pytest.fixture
+def _hasty() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def hurry(near: threading.Event, steps: int) -> Callable[[], int]:
@@ -319,8 +410,9 @@ def then_work(one: Attempt) -> Any:
 
 
 @pytest.mark.usefixtures("_hasty")
+@pytest.mark.parametrize("why", REASONS)
 @pytest.mark.parametrize("kind", [hurry, hurry_async], ids=["sync", "async"])
-def test_a_deadline_around_the_end_hits_the_function_or_nothing(kind: Callable[..., Any]) -> None:
+def test_an_interruption_around_the_end_hits_the_function_or_nothing(kind: Callable[..., Any], why: str) -> None:
     """B052: three hundred times; the thread goes on, and the outcome is one of the two that are legal."""
     random, seen = Random(1), set()
     with ThreadPoolExecutor(1) as pool:
@@ -331,10 +423,10 @@ def test_a_deadline_around_the_end_hits_the_function_or_nothing(kind: Callable[.
             assert near.wait(5)
             for _ in range(random.randrange(400)):
                 pass
-            time_out(one)
+            interrupt(one, REASONS[why])
             ended = ending.result(5)
             seen.add((ended.state, told(ended)[0] if ended.error else None))
             assert (one.interrupt, one.lock.locked()) == (None, False)
 
         assert pool.submit(threading.active_count).result(5)
-    assert seen <= {(TaskState.SUCCEEDED, None), (TaskState.FAILED, "AttemptTimeout")}
+    assert seen <= {(TaskState.SUCCEEDED, None), (ENDS[why], type(REASONS[why]).__name__)}

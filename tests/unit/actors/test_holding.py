@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from flowforge.actors.holding import Holding, Phase
-from tests.unit.actors.attempts import attempt
+from tests.unit.actors.attempts import Unread, attempt
 
 
 def tried(holding: Holding, seconds: float, times: int = 100) -> None:
@@ -20,7 +20,7 @@ def tried(holding: Holding, seconds: float, times: int = 100) -> None:
 
 
 def test_there_is_room_for_each_free_thread() -> None:
-    holding = Holding(3)
+    holding = Holding(3, Unread())
     holding.add([attempt(), attempt()])
     one = holding.room(0)
     holding.occupy()
@@ -29,7 +29,7 @@ def test_there_is_room_for_each_free_thread() -> None:
 
 
 def test_an_attempt_gives_its_thread_back_when_it_ends_and_is_held_until_it_is_dropped() -> None:
-    holding, held = Holding(1), attempt()
+    holding, held = Holding(1, Unread()), attempt()
     holding.add([held])
     holding.begin(held)
 
@@ -45,7 +45,7 @@ def test_an_attempt_gives_its_thread_back_when_it_ends_and_is_held_until_it_is_d
 @pytest.mark.parametrize(("seconds", "room"), [(10.0, 4), (0.1, 4), (0.03, 6), (0.018, 8), (0.001, 20), (0.0, 20)])
 def test_the_look_ahead_grows_only_while_tasks_are_short(seconds: float, room: int) -> None:
     """Twenty milliseconds of work, and at most four attempts for each thread."""
-    holding = Holding(4)
+    holding = Holding(4, Unread())
 
     tried(holding, seconds, times=500)
 
@@ -53,7 +53,7 @@ def test_the_look_ahead_grows_only_while_tasks_are_short(seconds: float, room: i
 
 
 def test_long_tasks_take_the_look_ahead_back_at_once() -> None:
-    holding = Holding(4)
+    holding = Holding(4, Unread())
     tried(holding, 0.001)
 
     tried(holding, 10, times=1)
@@ -62,7 +62,7 @@ def test_long_tasks_take_the_look_ahead_back_at_once() -> None:
 
 
 def test_what_waits_counts_against_the_look_ahead() -> None:
-    holding = Holding(2)
+    holding = Holding(2, Unread())
     tried(holding, 0.001)
     holding.add(attempt() for _ in range(10))
 
@@ -70,7 +70,7 @@ def test_what_waits_counts_against_the_look_ahead() -> None:
 
 
 def test_actors_of_the_users_own_take_threads_and_say_nothing_of_the_pace() -> None:
-    holding = Holding(2)
+    holding = Holding(2, Unread())
     holding.occupy()
     taken = holding.room(0)
     holding.vacate()
@@ -79,7 +79,7 @@ def test_actors_of_the_users_own_take_threads_and_say_nothing_of_the_pace() -> N
 
 
 def test_room_is_waited_for() -> None:
-    holding, held = Holding(1), attempt()
+    holding, held = Holding(1, Unread()), attempt()
     holding.add([held])
     holding.begin(held)
 
@@ -91,14 +91,14 @@ def test_room_is_waited_for() -> None:
 
 
 def test_room_is_not_waited_for_longer_than_said() -> None:
-    holding = Holding(1)
+    holding = Holding(1, Unread())
     holding.occupy()
 
     assert holding.room(0.01) == 0
 
 
 def test_a_closed_holding_has_no_room_and_lets_nobody_wait() -> None:
-    holding = Holding(1)
+    holding = Holding(1, Unread())
     holding.occupy()
 
     with ThreadPoolExecutor(1) as pool:
@@ -111,7 +111,7 @@ def test_a_closed_holding_has_no_room_and_lets_nobody_wait() -> None:
 
 
 def test_only_what_has_waited_long_enough_is_withdrawn() -> None:
-    holding, early, late, begun = Holding(8), attempt(), attempt(), attempt()
+    holding, early, late, begun = Holding(8, Unread()), attempt(), attempt(), attempt()
     holding.add([early, late, begun])
     holding.begin(begun)
     early.claimed_at -= 1
@@ -126,7 +126,7 @@ def test_only_what_has_waited_long_enough_is_withdrawn() -> None:
 
 def test_of_a_begin_and_a_withdrawal_at_once_exactly_one_wins() -> None:
     """B062: what is handed back is not carried out, and what is carried out is not handed back."""
-    holding = Holding(1)
+    holding = Holding(1, Unread())
     attempts = [attempt() for _ in range(300)]
     holding.add(attempts)
     ready = threading.Barrier(2)
@@ -148,7 +148,7 @@ def test_of_a_begin_and_a_withdrawal_at_once_exactly_one_wins() -> None:
 
 
 def test_of_two_that_end_an_attempt_the_first_counts() -> None:
-    holding, held = Holding(1), attempt()
+    holding, held = Holding(1, Unread()), attempt()
     holding.add([held])
     waiting = holding.end(held)
     holding.begin(held)
@@ -158,7 +158,7 @@ def test_of_two_that_end_an_attempt_the_first_counts() -> None:
 
 
 def test_the_successor_of_a_lost_attempt_is_held_beside_it() -> None:
-    holding, lost = Holding(2), attempt()
+    holding, lost = Holding(2, Unread()), attempt()
     successor = attempt()
     successor.claim = lost.claim._replace(token=3)
     holding.add([lost, successor])
@@ -169,7 +169,7 @@ def test_the_successor_of_a_lost_attempt_is_held_beside_it() -> None:
 
 
 def test_idle_is_when_no_thread_is_busy_but_for_the_lost_ones() -> None:
-    holding, stuck, short = Holding(2), attempt(), attempt()
+    holding, stuck, short = Holding(2, Unread()), attempt(), attempt()
     holding.add([stuck, short])
     holding.begin(stuck), holding.begin(short)
     before = holding.wait_idle(lost=1, seconds=0.01)
@@ -183,7 +183,7 @@ def test_idle_is_when_no_thread_is_busy_but_for_the_lost_ones() -> None:
 
 
 def test_an_attempts_time_begins_when_it_does() -> None:
-    holding, held = Holding(1), attempt(timeout=60)
+    holding, held = Holding(1, Unread()), attempt(timeout=60)
     holding.add([held])
     before = time.monotonic()
 

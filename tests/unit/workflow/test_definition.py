@@ -4,7 +4,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import dramatiq
@@ -82,11 +82,50 @@ def test_a_bad_queue_is_refused(sales: Definition[Any], queue: str) -> None:
     assert f"queue={queue!r} must be 1-63 of" in refused(lambda: sales.task(extract, queue=queue))
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "0s", "soon", "10", "1 week", float("nan"), float("inf"), "1000d", None])
-def test_a_bad_timeout_is_refused(sales: Definition[Any], timeout: Any) -> None:
-    message = refused(lambda: sales.task(extract, timeout=timeout))
+LIMITS = ["timeout", "start_by", "lease"]
+NO_LIMIT = [0, -1, "0s", "soon", "10", "1 week", float("nan"), float("inf"), "1000d", []]
 
-    assert message.startswith(f"task 'extract' of workflow 'daily-sales': timeout={timeout!r}")
+
+@pytest.mark.parametrize("limit", NO_LIMIT, ids=repr)
+@pytest.mark.parametrize("option", LIMITS)
+def test_a_bad_limit_in_time_is_refused(sales: Definition[Any], option: str, limit: Any) -> None:
+    options: Any = {option: limit}
+
+    message = refused(lambda: sales.task(extract, **options))
+
+    assert message.startswith(f"task 'extract' of workflow 'daily-sales': {option}={limit!r}")
+
+
+def test_an_attempt_always_has_a_timeout(sales: Definition[Any]) -> None:
+    """B063."""
+    nothing: Any = None
+
+    assert "timeout=None: write seconds" in refused(lambda: sales.task(extract, timeout=nothing))
+    assert sales.task(extract).timeout == 3600
+
+
+@pytest.mark.parametrize("deadline", NO_LIMIT, ids=repr)
+def test_a_bad_deadline_is_refused(deadline: Any) -> None:
+    message = refused(lambda: Definition[Any]("daily-sales", deadline=deadline))
+
+    assert message.startswith(f"workflow 'daily-sales': deadline={deadline!r}")
+
+
+@pytest.mark.parametrize("limit", [90, 90.0, "90s", "1.5m", timedelta(seconds=90)], ids=repr)
+def test_limits_in_time_are_kept_in_seconds(limit: Any) -> None:
+    options: Any = dict.fromkeys(LIMITS, limit)
+    sales = Definition[Any]("daily-sales", Sales, deadline=limit)
+
+    sales.task(extract, **options)
+
+    (stored,) = sales.structure()
+    assert (stored.timeout, stored.start_by, stored.lease, sales.deadline) == (90, 90, 90, 90)
+
+
+def test_limits_that_are_not_set_are_none(sales: Definition[Any]) -> None:
+    task = sales.task(extract, start_by=None, lease=None)
+
+    assert (task.start_by, task.lease, sales.deadline) == (None, None, None)
 
 
 def test_a_bad_rule_is_refused_with_the_nearest(sales: Definition[Any]) -> None:
@@ -180,12 +219,112 @@ def test_what_is_no_function_is_refused(sales: Definition[Any], thing: Any) -> N
     assert message == f"workflow 'daily-sales': a task is a function or Dramatiq actor, not {thing!r}"
 
 
+# on_failure and on_success
+
+
+def alert(day: date) -> None: ...
+
+
+def test_a_handler_is_a_task_that_waits_for_all_and_is_not_required(sales: Definition[Any]) -> None:
+    sales.task(extract)
+    sales.task(transform)
+
+    failure, success = sales.on_failure(alert), sales.on_success(alert, key="praise")
+
+    assert [task.key for task in sales.structure()] == ["extract", "transform", "alert", "praise"]
+    assert (failure.upstream, success.upstream) == (("extract", "transform"), ("extract", "transform"))
+    assert (failure.when, success.when) == ("any_failed", "none_failed")
+    assert (failure.required, success.required) == (False, False)
+    assert failure.inputs == {"day": {"parameter": "day"}}
+
+
+def test_a_handler_has_the_options_of_a_task_and_their_defaults(sales: Definition[Any]) -> None:
+    first = sales.task(extract)
+
+    @sales.on_failure
+    def plain() -> None: ...
+
+    @sales.on_failure(
+        key="other", inputs={"rows": first}, retry=Retry(attempts=3), timeout="1m", queue="mail", start_by="1h"
+    )
+    def spelled_out(rows: list[int] | None = None) -> None: ...
+
+    defaults = Definition[Any]("other").task(plain.function)
+    for name in ("retry", "timeout", "start_by", "lease", "queue", "interrupt"):
+        assert getattr(plain, name) == getattr(defaults, name)
+    assert (spelled_out.key, spelled_out.inputs) == ("other", {"rows": {"task": "extract"}})
+    assert (spelled_out.retry.attempts, spelled_out.timeout, spelled_out.queue) == (3, 60, "mail")
+    assert spelled_out.start_by == 3600
+    assert plain() is None
+
+
+def test_handlers_stand_below_the_tasks(sales: Definition[Any]) -> None:
+    early = [refused(lambda: sales.on_failure(alert)), refused(lambda: sales.on_success(alert, key="praise"))]
+    sales.task(extract)
+    sales.on_success(alert)
+
+    late = refused(lambda: sales.task(transform))
+
+    assert early == ["workflow 'daily-sales': write on_failure and on_success below the tasks"] * 2
+    assert late == f"workflow 'daily-sales': write {transform!r} above on_failure and on_success, which wait for all"
+    assert list(sales.tasks) == ["extract", "alert"]
+
+
+@pytest.mark.parametrize("option", [{"when": "all_done"}, {"after": []}, {"required": True}], ids=repr)
+def test_what_a_handler_is_cannot_be_changed(sales: Definition[Any], option: Any) -> None:
+    sales.task(extract)
+
+    message = refused(lambda: sales.on_failure(alert, **option))
+
+    (name,) = option
+    assert message == (
+        f"workflow 'daily-sales': on_failure and on_success decide {name!r}: leave it out, or write a task"
+    )
+    assert list(sales.tasks) == ["extract"]
+
+
+HANDLERS_REFUSED = {
+    "an option that is none": ({"retires": 3}, "a task has no option 'retires' (did you mean 'retry'?)"),
+    "a key that is taken": ({"key": "extract"}, "there is a task of that key already"),
+    "a queue that cannot be": ({"queue": ""}, "queue='' must be 1-63 of"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), HANDLERS_REFUSED.values(), ids=HANDLERS_REFUSED)
+@pytest.mark.parametrize("kind", ["on_failure", "on_success"])
+def test_a_handler_is_checked_like_a_task(sales: Definition[Any], kind: str, options: Any, words: str) -> None:
+    sales.task(extract)
+
+    message = refused(lambda: getattr(sales, kind)(alert, **options))
+
+    assert words in message
+    assert list(sales.tasks) == ["extract"]
+
+
+@pytest.mark.parametrize("kind", ["on_failure", "on_success"])
+def test_a_handler_has_a_default_for_a_result_that_may_not_be_there(sales: Definition[Any], kind: str) -> None:
+    sales.task(extract)
+
+    def report(extract: list[int]) -> None: ...
+
+    assert "argument 'extract' needs a default" in refused(lambda: getattr(sales, kind)(report))
+
+
+def test_a_handler_that_was_refused_leaves_room_for_tasks(sales: Definition[Any]) -> None:
+    sales.task(extract)
+    refused(lambda: sales.on_failure(alert, queue=""))
+
+    assert sales.task(transform).key == "transform"
+
+
 # Versions
 
 
-def digest(build: Callable[[Definition[Any]], object], description: str = "") -> str:
+def digest(
+    build: Callable[[Definition[Any]], object], description: str = "", deadline: str | float | None = None
+) -> str:
     """Return the digest of a workflow that was built so."""
-    definition = Definition[Any]("daily-sales", Sales, description=description)
+    definition = Definition[Any]("daily-sales", Sales, description=description, deadline=deadline)
     build(definition)
     return definition.digest
 
@@ -226,6 +365,11 @@ def with_another_edge(sales: Definition[Any]) -> None:
     sales.task(extract, key="left", after=sales.task(extract, key="right"))
 
 
+def with_a_handler(sales: Definition[Any], kind: str = "on_failure") -> None:
+    plain(sales)
+    getattr(sales, kind)(extract, key="handler")
+
+
 def with_another_key(sales: Definition[Any]) -> None:
     sales.task(extract, key="left")
     sales.task(extract, key="Right")
@@ -243,7 +387,7 @@ def with_option(**options: Any) -> Callable[[Definition[Any]], None]:
 
 def test_a_digest_is_stable() -> None:
     """The versions that are stored already must be found again by every later release."""
-    assert digest(plain) == "ab5806bf9778e512db95d4cd4df4bad9f3378aee4002c9767c80d652222b753e"
+    assert digest(plain) == "b23dd08c6b2211155d1d9929d457ce6840f765cf5f80e1f85d1ddb877839a5a6"
 
 
 @pytest.mark.parametrize("build", [plain, reordered, spelled_out, with_another_body])
@@ -267,13 +411,22 @@ DIFFERENT = {
     "factor": with_option(retry=Retry(factor=3)),
     "max_delay": with_option(retry=Retry(max_delay="6m")),
     "timeout": with_option(timeout="2h"),
+    "start_by": with_option(start_by="2h"),
+    "lease": with_option(lease="2h"),
+    "handler": with_a_handler,
+    "other handler": functools.partial(with_a_handler, kind="on_success"),
 }
 
 
 def test_each_part_of_a_structure_makes_another_version() -> None:
     digests = {name: digest(build) for name, build in DIFFERENT.items()}
+    digests |= {f"deadline {hours}": digest(plain, deadline=f"{hours}h") for hours in (1, 2)}
 
-    assert len(set(digests.values())) == len(DIFFERENT), digests
+    assert len(set(digests.values())) == len(DIFFERENT) + 2, digests
+
+
+def test_the_same_deadline_is_the_same_version() -> None:
+    assert digest(plain, deadline="1h") == digest(plain, deadline=3600)
 
 
 def test_a_task_more_changes_a_digest_that_was_read_before(sales: Definition[Any]) -> None:
