@@ -15,7 +15,7 @@ from psycopg2.errors import LockNotAvailable
 from flowforge import insights, transitions
 from flowforge.client.engine import engine
 from flowforge.client.principal import principal
-from flowforge.errors import CannotCancel, CannotPause, CannotRerun, OptionError, RowLocked, did_you_mean
+from flowforge.errors import CannotCancel, CannotPause, CannotRerun, RowLocked, did_you_mean
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import RUN_TERMINAL, Paused, RunState, TaskState
 from flowforge.tenancy import audit
@@ -42,8 +42,6 @@ def _transaction() -> Iterator[Connection]:
 
 
 def _decision(by: str | None, reason: str = "") -> Decision:
-    if by is not None and not by.strip():
-        raise OptionError("by", by, "say who decides, or leave it out: it is this process's account then")
     return Decision(by or principal(), reason)
 
 

@@ -79,5 +79,5 @@ def wait_for_ever() -> None: ...
 unstarted = Workflow("unstarted")
 
 
-@unstarted.task(queue="nowhere", start_by="10ms")
+@unstarted.task(queue="nowhere", start_by="100ms")
 def too_late() -> None: ...

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowforge import AttemptCancelled, Context, Retry, Workflow
-from flowforge.actors import ledger
+from flowforge.actors import keeper, ledger
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from flowforge.actors.ledger import Left
 
 LONG = 60.0  # seconds
+if "HUNG" in os.environ:
+    keeper._HUNG = float(os.environ["HUNG"])
 
 
 def sleep_in_c(seconds: float) -> None:
@@ -248,6 +250,7 @@ faulty = Workflow("faulty")
 short = Workflow("short")
 hogging_once = Workflow("hogging-once")
 matching_once = Workflow("matching-once")
+hanging_once = Workflow("hanging-once")
 interrupted = Workflow("interrupted")
 watched_failure = Workflow("watched-failure")
 watched_success = Workflow("watched-success")
@@ -307,6 +310,14 @@ def hog_once(context: Context) -> int:
     """Keep the interpreter's lock, the first time."""
     if context.attempt == 1:
         hog(4)
+    return context.attempt
+
+
+@hanging_once.task(key="keep")
+def hang_once(context: Context) -> int:
+    """Keep the interpreter's lock for ever, the first time."""
+    if context.attempt == 1:
+        hog(LONG)
     return context.attempt
 
 

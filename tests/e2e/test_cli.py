@@ -202,7 +202,7 @@ def test_a_doctor_sees_a_scheduler_that_is_stopped(fleet: Fleet, environment: di
         findings = json.loads(flowforge(environment, "doctor", "--json").stdout)
         return next(str(one["note"]) for one in findings if one["what"] == "schedulers")
 
-    wait_for(lambda: seen() == "4 of 4 duties seen, none late", seconds=40)
+    wait_for(lambda: seen() == "8 of 8 duties seen, none late", seconds=40)
     scheduler.send_signal(signal.SIGSTOP)
     wait_for(lambda: "publish was last done" in seen(), seconds=40)
     scheduler.send_signal(signal.SIGCONT)

@@ -204,7 +204,8 @@ def test_the_history_of_a_run_is_told_in_order(flowforge: Command, run: client.R
 
 
 @pytest.mark.parametrize(("noun", "name"), [("workflow", "numbers"), ("queue", "default")])
-def test_workflows_and_queues_are_paused_and_listed(flowforge: Command, run: client.Run, noun: str, name: str) -> None:
+@pytest.mark.usefixtures("run")
+def test_workflows_and_queues_are_paused_and_listed(flowforge: Command, noun: str, name: str) -> None:
     nouns = f"{noun}s"
 
     words = [flowforge(nouns, "pause", name, *more) for more in (["--reason", "month end [1]"], [])]

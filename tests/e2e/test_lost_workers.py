@@ -144,6 +144,24 @@ def test_code_that_keeps_the_interpreter_loses_its_lease_and_its_result_is_refus
     assert hog.poll() is None
 
 
+def test_a_process_whose_interpreter_is_kept_for_ever_is_replaced(fleet: Nursery) -> None:
+    """B049, B064: no thread of it could say so, and its supervisor sees a process that runs."""
+    fleet.scheduler()
+    supervisor = fleet.start("flowforge", "worker", **{**WORKER, "FLOWFORGE_LEASE": "2", "HUNG": "3"})
+    run = workflows.hanging_once.start()
+    hung = owner_pid(run, "keep")
+
+    assert run.wait(timeout=20) is RunState.SUCCEEDED  # in the process that came after it
+
+    assert events(run, "keep") == ["created", "claimed", "expired", "claimed", "succeeded"]
+    log = fleet.log(supervisor)
+    assert f"program.exited name=worker.1 pid={hung} code=1" in log
+    assert 'stopping_workflows.py", line' in log  # where it stood
+    assert "in hog" in log
+    supervisor.terminate()
+    assert supervisor.wait(timeout=20) == 0
+
+
 @pytest.mark.parametrize("at", ["finish.after_commit", "claim.after_commit:#2"], ids=["before", "in its hands"])
 @pytest.mark.parametrize(
     ("watched", "handler", "state"),

@@ -64,9 +64,9 @@ def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
 def test_sessions_that_the_server_ends_while_idle_are_not_missed(
     fleet: Fleet, settings: Settings, postgres: PostgresServer
 ) -> None:
-    """B099: for a start, a wait, a worker and a scheduler; their sessions end after a second of nothing to do."""
+    """B099: for a start, a wait, a worker and a scheduler; their sessions end after 600 ms of nothing to do."""
     name = name_of(settings.database_url)
-    administer(postgres, f"alter database {name} set idle_session_timeout = '1s'")
+    administer(postgres, f"alter database {name} set idle_session_timeout = '600ms'")
     engine = flowforge.configure(settings)
     fleet.scheduler()
     fleet.worker(**MODULES)

@@ -120,7 +120,7 @@ class People(Known):
         return Act(partial(transitions.unhold, limit=LIMIT), model)
 
     def _run(self, data: Draw) -> UUID:
-        return data.draw(st.sampled_from(list(self.runs)))
+        return data.draw(st.sampled_from(list(self.runs)[::-1]))
 
     def _subject(self, data: Draw) -> Subject:
         names = {Paused.RUN: [str(self._run(data))], Paused.WORKFLOW: ["sales"], Paused.QUEUE: QUEUES}
