@@ -7,6 +7,7 @@ A process that looks alive and does nothing is worse than one that is gone, for 
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import logging
 import math
 import os
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 #: EX_SOFTWARE: a thread is dead or stuck, a new process will do.
 RET_DEAD = 70
+
+#: Seconds for which one thread may keep the interpreter to itself.
+HANG = 130.0
 
 #: Seconds that a loop may be silent: six statements in a row, each of them just short of being given up.
 SILENCE = 120.0
@@ -55,19 +59,33 @@ class Part(NamedTuple):
 
 
 class Watch:
-    """Looks at the parts of a process: `parts` says which those are, at every look anew."""
+    """
+    Looks at the parts of a process: `parts` says which those are, at every look anew.
 
-    def __init__(self, parts: Callable[[], Iterable[Part]]) -> None:
-        self._parts = parts
+    `hang` says for how many seconds the interpreter may be kept from it.
+    """
+
+    def __init__(self, parts: Callable[[], Iterable[Part]], hang: Callable[[], float] = lambda: HANG) -> None:
+        self._parts, self._hang = parts, hang
         self._silent: dict[str, tuple[object, float]] = {}  # name -> last beat, and the seconds since it came
 
     def until(self, told: threading.Event) -> None:
-        """Look once a second until `told` is set; end the process, with code 70, when a part of it is dead."""
+        """
+        Look once a second until `told` is set; end the process, with code 70, when a part of it is dead.
+
+        A call into C may keep the interpreter's lock for ever, as a regular expression does that tries every way there
+        is: then nobody can look. faulthandler's thread needs no lock: it tells where each thread stands, and ends the
+        process with code 1.
+        """
         looked_at = time.monotonic()
-        while not told.wait(_EVERY):
-            since, looked_at = time.monotonic() - looked_at, time.monotonic()
-            if dead := self.look(since):
-                _end(partial(_tell_of, dead, self._silent[dead.name][1]))
+        try:
+            while not told.wait(_EVERY):
+                faulthandler.dump_traceback_later(self._hang(), exit=True, file=2)
+                since, looked_at = time.monotonic() - looked_at, time.monotonic()
+                if dead := self.look(since):
+                    _end(partial(_tell_of, dead, self._silent[dead.name][1]))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def start(self, told: threading.Event) -> threading.Thread:
         """Do so in a thread, which may no more die than those that it looks at."""

@@ -28,7 +28,7 @@ class ModelRun(History):
         """Own what is ready at this token; what was given to this owner is given again."""
         token = self.token(key) if token is None else token
         state, since = self.states()[key], self.token(key) - token
-        if state == TaskState.READY and self.is_paused(key):
+        if state == TaskState.READY and not since and self.is_paused(key):
             self.do(key, HELD)
         elif state == TaskState.READY and not since:
             if self.state() == RunState.PENDING:

@@ -40,10 +40,11 @@ _AT_ONCE = 2
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 _STATE = r"'\w+'|\((?:'\w+',? ?)+\)|any\([^()]*(?:\([^()]*\))?[^()]*\)|\w+\.state"
+_TOKEN = r"\b\w+\.(?:fencing_)?token(?:_snapshot)?"
 #: Kind -> how such a clause looks, and what stands in its place.
 KINDS = {
     "state": (rf"\b\w+\.state(?: \|\| '')? (?:=|in|<>) (?:{_STATE})", "true"),
-    "token": (r"\b\w+\.(?:fencing_)?token (?:=|<) \w+\.(?:fencing_)?token(?: \+ 1)?", "true"),
+    "token": (rf"{_TOKEN} (?:=|<) {_TOKEN}(?: \+ 1)?|\(\w+\.task_run_id, {_TOKEN}\) in \([^()]*\)", "true"),
     "lease": (
         r"\b\w+\.lease_(?:expires_at < \(?(?:select )?flowforge\.clock\(\)\)?|owner = %\(owner\)s(?:::text)?)",
         "true",

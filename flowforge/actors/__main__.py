@@ -2,7 +2,8 @@
 One worker process: Dramatiq's Worker on FlowForge's broker, in this very process.
 
 SIGTERM stops the intake at once; what runs may end within the grace. Exit code 0 after an orderly stop, 75 when the
-process asked to be replaced, 70 when a thread of the engine's or Dramatiq's is dead or stuck, 2 when it cannot start.
+process asked to be replaced, 70 when a thread of the engine's or Dramatiq's is dead or stuck, 2 when it cannot start,
+1 when user code lets no other thread run.
 """
 
 from __future__ import annotations

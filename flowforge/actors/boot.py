@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dramatiq
 
-from flowforge import client, db, migrations
+from flowforge import client, db, migrations, watch
 from flowforge.actors.consumer import EXECUTE, DispatchConsumer, Fetching
 from flowforge.actors.execution import execute
 from flowforge.actors.intake import Intake
@@ -40,7 +40,7 @@ class EngineMiddleware(dramatiq.Middleware):
         self.settings = settings
         self.registry = Registry(())
         self.runtime: Runtime | None = None
-        self.watch = Watch(self._parts)
+        self.watch = Watch(self._parts, self._hang)
         #: Whether a thread watches, because nobody does who has the main thread: Dramatiq's own command line.
         self.watched_by_thread = False
         self._worker: dramatiq.Worker | None = None
@@ -69,6 +69,11 @@ class EngineMiddleware(dramatiq.Middleware):
         self._worker = worker
         if self.watched_by_thread:
             self._watcher = self.watch.start(self._stopping)
+
+    def _hang(self) -> float:
+        """Return how long user code may keep the interpreter: longer than its lease, which nobody can renew then."""
+        assert self.runtime is not None
+        return max(watch.HANG, 2 * max((one.lease for one in self.runtime.holding.all()), default=0.0))
 
     def _parts(self) -> Iterator[Part]:
         """Yield what must live, and what must go on, in this process."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import threading
 import time
@@ -29,10 +28,8 @@ _PROBE = 2.0  # seconds that logging may take after an attempt was interrupted
 _GRACE = 5.0  # seconds that an attempt has to end after its time was over, before its thread is given up
 _INHERIT_EVERY = 1.0  # seconds between looks at what processes of this machine that are gone have left
 _ASK_EVERY = 1.0  # seconds between questions whether anything that runs was cancelled, or taken away
-_LIVE_EVERY = 1.0  # seconds between signs of life
 _TOLD = "task {0.task.key!r} was told to stop, because it was cancelled or its lease was lost"
 _LATE = "task {0.task.key!r} ran longer than its timeout of {0.known.stored.timeout:g} s"
-_HUNG = 130.0  # seconds, or two leases where that is more, for which user code may keep the interpreter to itself
 _LONGEST_RENEWAL = 20.0  # seconds
 _SLACK = 10.0  # seconds past its timeout for which the database still lets an attempt be renewed
 
@@ -58,27 +55,9 @@ class Keeper:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._ask_at = self._inherit_at = self._live_at = 0.0
+        self._ask_at = self._inherit_at = 0.0
         self._probes: list[_Probe] = []
-        self.loop = Loop("flowforge-keeper", self._live)
-
-    def _live(self) -> None:
-        """
-        Take a turn, and have this process end if there is none for long, because user code lets no other thread run.
-
-        A call into C may keep the interpreter's lock for ever, as a regular expression does that tries every way there
-        is. No thread of Python's could say so then: faulthandler's can, tells where each one stands, and exits with 1.
-        """
-        if time.monotonic() >= self._live_at:
-            self._live_at = time.monotonic() + _LIVE_EVERY
-            longest = max((attempt.lease for attempt in self._runtime.holding.all()), default=0.0)
-            faulthandler.dump_traceback_later(max(_HUNG, 2 * longest), exit=True, file=2)
-        self.turn()
-
-    def stop(self) -> None:
-        """Take no more turns, and let this process end by itself."""
-        self.loop.stop(timeout=5)
-        faulthandler.cancel_dump_traceback_later()
+        self.loop = Loop("flowforge-keeper", self.turn)
 
     def turn(self) -> None:
         """Look once at everything that is held."""

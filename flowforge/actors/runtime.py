@@ -85,7 +85,7 @@ class Runtime:
             attempt.stopping = True
             logger.warning("task_run.handed_back task_run=%s task=%s", attempt.claim.id, attempt.task.key)
         self.committer.hand_back(left)
-        self.keeper.stop()
+        self.keeper.loop.stop(timeout=5)
         self.committer.loop.stop(timeout=10)
         until = time.monotonic() + _LAST_OUTCOMES
         while len(self.holding) and time.monotonic() < until:

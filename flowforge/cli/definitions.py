@@ -45,6 +45,8 @@ def start(
     as_json: output.AsJson = False,
 ) -> None:
     """Start a run of a workflow's current version."""
+    if timeout is not None and not wait:
+        raise typer.BadParameter("it is for who waits: add --wait", param_hint="--timeout")
     given = dict(_pair(text) for text in parameters or [])
     registry = load(Settings.from_env().modules)
     if definition := registry.workflows.get(workflow):

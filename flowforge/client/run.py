@@ -157,18 +157,27 @@ class Run:
         """Dispatch this run again. False where it was not paused."""
         return decisions.resume(Paused.RUN, str(self.id), by=by, organization=self.organization)
 
+    def _stuck(self) -> str:
+        """Return why nothing of the run is being carried out, as far as one sees."""
+        summary = insights.run_summary(self.organization, self.id)
+        paused = summary.paused if summary else []
+        if paused:
+            why = f" ({paused[0].reason})" if paused[0].reason else ""
+            return f": its {paused[0].kind} was paused by {paused[0].paused_by}{why}"
+        return _stuck(self.tasks())
+
     def _next_pause(self, began: float, pause: float, state: RunState, timeout: float | None) -> float:
         """Return the seconds until the next look. Raises `WaitTimeout` when the time is over."""
         if timeout is None:
             return min(pause * 1.5, _LONGEST_PAUSE)
         left = timeout - (time.monotonic() - began)
         if left <= 0:
-            raise WaitTimeout(self.id, state, timeout, _stuck(self.tasks()))
+            raise WaitTimeout(self.id, state, timeout, self._stuck())
         return min(pause * 1.5, _LONGEST_PAUSE, left)
 
 
 def _stuck(tasks: list[insights.TaskSummary]) -> str:
-    """Return why nothing of a run is being carried out, as far as one sees."""
+    """Return which of its task runs is waited for, and for what, as far as one sees."""
     if any(task.state == TaskState.RUNNING for task in tasks):
         return ""
     for task in tasks:

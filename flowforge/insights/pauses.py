@@ -36,17 +36,29 @@ def pauses(
 
 
 def pauses_of(runs: Sequence[Any]) -> dict[UUID, list[PauseSummary]]:
-    """Return run -> the pauses of it and of its workflow, for rows of unfinished runs with their workflows."""
+    """Return run -> the pauses of it, its workflow and its queues, for rows of unfinished runs with their workflows."""
     going = [run for run in runs if run.state not in RUN_TERMINAL]
-    if not going:
+    if not going or not Pause.select().exists():
         return {}
-    subjects = {str(run.id) for run in going} | {run.workflow.name for run in going}
-    there = pauses(going[0].organization_id, kinds=(Paused.RUN, Paused.WORKFLOW), subjects=subjects)
-    return {run.id: [pause for pause in there if _concerns(pause, run)] for run in going} if there else {}
+    queues = _queues_of({run.workflow_id for run in going})
+    concerned = {run.id: _subjects(run, queues.get(run.workflow_id, set())) for run in going}
+    names = {name for subjects in concerned.values() for _, name in subjects}
+    there = pauses(going[0].organization_id, subjects=names)
+    return {id_: [one for one in there if (one.kind, one.subject) in subjects] for id_, subjects in concerned.items()}
 
 
-def _concerns(pause: PauseSummary, run: Any) -> bool:
-    return (pause.kind, pause.subject) in {(Paused.RUN, str(run.id)), (Paused.WORKFLOW, run.workflow.name)}
+def _subjects(run: Any, queues: Iterable[str]) -> set[tuple[str, str]]:
+    own = {(Paused.RUN, str(run.id)), (Paused.WORKFLOW, run.workflow.name)}
+    return own | {(Paused.QUEUE, queue) for queue in queues}
+
+
+def _queues_of(versions: Iterable[UUID]) -> dict[UUID, set[str]]:
+    """Return the queues that the tasks of these versions name."""
+    query: Any = Task.select(Task.workflow, Task.queue).where(Task.workflow.in_(list(versions))).distinct()
+    queues: dict[UUID, set[str]] = {}
+    for version, queue in query.tuples():
+        queues.setdefault(version, set()).add(queue)
+    return queues
 
 
 def workflow_names(organization: UUID) -> list[str]:

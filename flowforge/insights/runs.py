@@ -130,7 +130,7 @@ def _recent(organization: UUID, workflow: str, limit: int) -> list[UUID]:
 
 
 def _detailed(organization: UUID) -> Any:
-    return _runs(organization, WorkflowRun, Workflow.name, Workflow.version).join(Workflow)
+    return _runs(organization, WorkflowRun, Workflow.id, Workflow.name, Workflow.version).join(Workflow)
 
 
 def _summaries(query: Any) -> list[RunSummary]:

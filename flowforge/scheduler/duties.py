@@ -81,7 +81,7 @@ def expire_leases(post: Post) -> int:
     """Take leases that are over from their owners; but not while those may not have had the time to renew them."""
     if post.database.outage.echoes(_TO_RENEW):
         return 0
-    taken, locked = post.database.perform(transitions.expire_but, limit=_BATCH, spared=_guarded.lately())
+    taken, locked = post.database.perform(transitions.expire, limit=_BATCH, spared=_guarded.lately())
     _guarded.see(locked)
     for one in taken:
         logger.warning("task_run.expired task_run=%s owner=%s became=%s", one.id, one.owner, one.became)

@@ -65,6 +65,13 @@ class Renewal(NamedTuple):
     span: float
 
 
+class Expired(NamedTuple):
+    """Leases that were over: what was taken, and the ids of task runs that somebody locks."""
+
+    taken: list[Late]
+    locked: list[UUID]
+
+
 def claim(
     connection: Connection, dispatches: Sequence[Dispatch], *, owner: str, lease: float | Sequence[float]
 ) -> list[Claim]:
@@ -160,21 +167,19 @@ def _release(
     return {row.id: row.became for row in rows}
 
 
-def expire(connection: Connection, *, limit: int) -> list[Late]:
+def expire(connection: Connection, *, limit: int, spared: Sequence[UUID] = ()) -> Expired:
     """
     Take leases that are over from their owners: ready for another attempt, or ended when no loss is left.
 
-    The second step asks again, on the locked row, whether the lease is over: a late renewal or completion wins.
+    But not those of the task runs that are `spared`, nor of those that somebody locks. The second step asks again, on
+    the locked row, whether the lease is over: a late renewal or completion wins.
     """
-    return expire_but(connection, limit=limit)[0]
-
-
-def expire_but(connection: Connection, *, limit: int, spared: Sequence[UUID] = ()) -> tuple[list[Late], list[UUID]]:
-    """Take leases like `expire`, but for those that are `spared`. Return what was taken, and what somebody locks."""
     rows = [Late(*row) for row in fetch(connection, _SQL["expire"], {"limit": limit, "spared": list(spared)})]
-    late = [one for one in rows if one.became != "locked"]
-    finish(connection, [_last_word(one) for one in late if one.became != "ready"], overdue=True)
-    return late, [one.id for one in rows if one.became == "locked"]
+    expired = Expired(
+        [one for one in rows if one.became != "locked"], [one.id for one in rows if one.became == "locked"]
+    )
+    finish(connection, [_last_word(one) for one in expired.taken if one.became != "ready"], overdue=True)
+    return expired
 
 
 def _last_word(late: Late) -> Outcome:

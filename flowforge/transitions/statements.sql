@@ -121,6 +121,7 @@ with asked as materialized (
       from flowforge.outbox_message o
      where (select count(*) from held) >= 0 and exists (select from flowforge.pause)
        and o.task_run_id = any(%(ids)s::uuid[])
+       and (o.task_run_id, o.fencing_token_snapshot) in (select id, token from asked)
        and flowforge.is_paused(o.organization_id, o.workflow_run_id, o.payload ->> 'workflow', o.routing_key)
 ), own as materialized (
     select held.*, asked.token, asked.lease

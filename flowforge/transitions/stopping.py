@@ -39,7 +39,7 @@ class Decision(NamedTuple):
 @dataclass(frozen=True)
 class Cancelled:
     """
-    What became of a run that was asked to stop: whether that was accepted, and its state now.
+    What became of a run that was asked to stop: whether that was accepted, and its state before dependents follow.
 
     `tasks` has a word for each task run concerned: `cancelled`, `asked` while its code runs, or for one that was named
     and had ended before its state.
@@ -58,7 +58,7 @@ def cancel(
     tasks: Sequence[UUID] | None = None,
     now: bool = False,
     overdue: bool = False,
-    patience: float | None = None,
+    patience: float = _PATIENCE,
 ) -> Cancelled | None:
     """
     Cancel a run, or only these of its task runs; None if there is no such run.
@@ -76,7 +76,7 @@ def cancel(
         "detail": decision.encode(),
     }
     with begun(connection):
-        hold(connection, run_id, patience=patience or _PATIENCE)
+        hold(connection, run_id, patience=patience)
         rows = fetch(connection, _SQL["cancel"], parameters)
         unwanted = [Ending(r.id, r.workflow_run_id, r.token, r.became) for r in rows if r.became == "unwanted"]
         skip(connection, unwanted)

@@ -122,7 +122,7 @@ VERBS: dict[str, Call] = {
     "retry": lambda c, busy: transitions.retry(c, releases(busy)),
     "hand_back": lambda c, busy: transitions.hand_back(c, releases(busy)),
     "defer": lambda c, busy: transitions.defer(c, [(dispatch, "no such task") for dispatch in busy.published], delay=5),
-    "expire": lambda c, busy: transitions.expire(c, limit=busy.size),
+    "expire": lambda c, busy: transitions.expire(c, limit=busy.size).taken,
     "lose": lambda c, busy: transitions.lose(c, "alive", [(one.id, one.token) for one in busy.held]),
     "take": take,
     "resend": lambda c, busy: transitions.resend(c, busy.messages),

@@ -66,7 +66,7 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     "idx_taskrun_run_state": lambda c: insights.run_summary(ORGANIZATION, c.run.id),
     "uniq_taskrun_per_run_task": lambda c: insights.upstream_results([(c.wide.workflow_run_id, c.wide.task_id)]),
     "idx_taskrun_task": lambda c: referring(TaskRun.task, c.chain.tasks.get()),
-    "idx_taskrun_lease_expiry": lambda c: c.database.perform(transitions.expire, limit=10),
+    "idx_taskrun_lease_expiry": lambda c: c.database.perform(transitions.expire, limit=10).taken,
     "idx_outbox_pending": lambda c: c.database.perform(transitions.take, "backlog", limit=10, after=Mark()),
     "idx_taskrun_cancel_requested": lambda c: c.database.perform(insights.asked_before, 5.0, limit=10),
     "idx_wfrun_deadline": lambda c: c.database.perform(insights.past_deadline, limit=10),

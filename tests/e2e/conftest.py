@@ -60,6 +60,7 @@ class Fleet:
             "FLOWFORGE_MODULES": "tests.e2e.workflows",
             "FLOWFORGE_LEASE": "2",
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self._directory),  # which takes the ledgers of its workers along
         }
 
     def log(self, process: subprocess.Popen[bytes]) -> str:

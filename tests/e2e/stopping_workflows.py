@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowforge import AttemptCancelled, Context, Retry, Workflow
-from flowforge.actors import keeper, ledger
+from flowforge import AttemptCancelled, Context, Retry, Workflow, watch
+from flowforge.actors import ledger
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LONG = 60.0  # seconds
 if "HUNG" in os.environ:
-    keeper._HUNG = float(os.environ["HUNG"])
+    watch.HANG = float(os.environ["HUNG"])
 
 
 def sleep_in_c(seconds: float) -> None:
@@ -332,6 +332,7 @@ def match_once(context: Context) -> int:
 @interrupted.task(retry=Retry(lost=1))
 def linger(context: Context) -> int:
     """Stay, the first time, until its worker is gone."""
+    context.progress(0)
     while context.attempt == 1:
         time.sleep(0.02)
     return context.attempt

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowforge import chaos, client, transitions
+from flowforge import chaos, client, insights, transitions
 from flowforge.models import DEFAULT_ORGANIZATION, AuditLog
 from flowforge.states import RunState, TaskState
 from flowforge.tenancy import audit
@@ -128,6 +128,7 @@ WRONG = {
     f"runs cancel {NOBODY}": (f"no run's id begins with '{NOBODY}'", 1),
     "runs rerun {run}": ("run {run} is pending: only a run that has ended can be rerun", 1),
     "runs cancel": ("Missing argument", 2),
+    "start numbers --timeout 5": ("it is for who waits: add --wait", 2),
     "workflows pause nubmers": ("there is no workflow 'nubmers' (did you mean 'numbers'?)", 1),
     "queues pause defualt": ("there is no queue 'defualt' (did you mean 'default'?)", 1),
 }
@@ -143,6 +144,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_changed(flowforge: Command, 
         assert (words, answers[words][:2]) == (words, (code, ""))
     assert run.events() == before
     assert AuditLog.select().count() == 0
+    assert [one.id for one in insights.list_runs(DEFAULT_ORGANIZATION)] == [run.id]
 
 
 def test_a_run_is_carried_out_again_from_what_failed_or_from_a_task(flowforge: Command, run: client.Run) -> None:

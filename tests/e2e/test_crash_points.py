@@ -35,7 +35,7 @@ LOAD = 10  # runs of the chain for each process that is to be killed
 TEST = Decision("cli:tester@here")
 WORKERS = {"claim", "defer", "finish", "hand_back", "lose", "renew", "retry"}
 #: Verbs that are part of another's transaction, or are committed by those who call the client.
-OTHERS = {"expire", "take", "skip", "guard", "start_run", "hold", "move", "rerun", "pause", "resume"}
+OTHERS = {"take", "skip", "guard", "start_run", "hold", "move", "rerun", "pause", "resume"}
 
 
 def verbs() -> list[str]:
@@ -81,7 +81,7 @@ class Situation:
         wait_until_amid(worker)
         worker.kill()
 
-    def expire_but(self) -> None:
+    def expire(self) -> None:
         """A task whose owner is gone."""
         self._claim(self._single(RunState.SUCCEEDED), lease=0.01)
 
@@ -195,10 +195,10 @@ def test_whoever_dies_at_a_commit_loses_nothing_and_does_nothing_twice(fleet: Nu
 def test_a_rescuer_that_stands_still_amid_its_work_hinders_nobody(fleet: Nursery, tmp_path: Path) -> None:
     """B064: it holds the lock of what it rescues; others rescue the rest, and that too when the server has waited."""
     situation = Situation(fleet)
-    situation.expire_but()
-    stuck = fleet.scheduler(FLOWFORGE_PAUSE_AT=f"expire_but.before_commit={tmp_path}/go")
+    situation.expire()
+    stuck = fleet.scheduler(FLOWFORGE_PAUSE_AT=f"expire.before_commit={tmp_path}/go")
     wait_for((tmp_path / "go.reached").exists)
-    situation.expire_but()
+    situation.expire()
     held, free = situation.expected
 
     fleet.scheduler()

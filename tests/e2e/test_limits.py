@@ -173,7 +173,8 @@ def test_a_task_with_a_shorter_lease_is_missed_sooner(fleet: Nursery, tmp_path: 
     owner_pid(neighbour, "poll")
 
     worker.kill()
-    fleet.worker(**WORKER, FLOWFORGE_LEASE="600", TMPDIR=str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    fleet.worker(**WORKER, FLOWFORGE_LEASE="600", TMPDIR=str(tmp_path / "elsewhere"))
 
     assert run.wait(timeout=20) is RunState.SUCCEEDED
     assert events(run, "stay") == ["created", "claimed", "expired", "claimed", "succeeded"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from flowforge import Workflow
     from flowforge.settings import Settings
-    from tests.e2e.nursery import Nursery
+    from tests.e2e.nursery import Forked, Nursery
 
 #: The lease is so long that no test waits for its end.
 WORKER = {"FLOWFORGE_MODULES": "tests.e2e.stopping_workflows", "FLOWFORGE_LEASE": "600", "FLOWFORGE_THREADS": "2"}
@@ -32,6 +32,13 @@ WORKER = {"FLOWFORGE_MODULES": "tests.e2e.stopping_workflows", "FLOWFORGE_LEASE"
 def fleet(settings: Settings, tmp_path: Path) -> Iterator[Nursery]:
     with nursing(settings, tmp_path) as nursery:
         yield nursery
+
+
+def begun_pid(run: client.Run, key: str) -> int:
+    """Wait until a task's code has begun, and told so; return its owner's process id."""
+    pid, id_ = owner_pid(run, key), the_task_run(run, key).id
+    wait_for(lambda: client.engine().runway.progress([id_]))
+    return pid
 
 
 @pytest.mark.parametrize(
@@ -49,9 +56,7 @@ def test_a_task_that_ends_its_worker_charges_no_neighbour_that_had_not_begun(
 
     for _ in range(starts):
         worker = fleet.worker(**WORKER, BEGUN=str(file))
-        while worker.poll() is None:
-            neighbours += workflows.short.start_many([workflows.short.prepare()] * 50)
-            wait_for(lambda worker=worker: worker.poll() is not None or client.engine().runway.length("default") < 9)
+        neighbours += feed(worker)
         assert worker.poll() == -ended_by
     fleet.worker(**WORKER, BEGUN=str(file))
 
@@ -65,6 +70,16 @@ def test_a_task_that_ends_its_worker_charges_no_neighbour_that_had_not_begun(
     assert spared
     assert not spared & begun
     assert len(charged - begun) <= starts  # one in the other thread may have been about to
+
+
+def feed(worker: Forked) -> list[client.Run]:
+    """Start short runs until a worker has ended, so that it has always more to do than threads."""
+    runs = list[client.Run]()
+    while worker.poll() is None:
+        assert len(runs) < 4000
+        runs += workflows.short.start_many([workflows.short.prepare()] * 50)
+        wait_for(lambda: worker.poll() is not None or client.engine().runway.length("default") < 9)
+    return runs
 
 
 def ends_of(runs: list[client.Run]) -> tuple[set[str], set[str]]:
@@ -86,7 +101,7 @@ def test_a_supervised_worker_that_is_killed_is_replaced_and_its_task_goes_on_in_
     fleet.scheduler()
     supervisor = fleet.start("flowforge", "worker", **{**WORKER, "FLOWFORGE_LEASE": "15"})
     run = workflows.interrupted.start()
-    victim = owner_pid(run, "linger")
+    victim = begun_pid(run, "linger")
 
     killed_at = time.time()
     os.kill(victim, signal.SIGKILL)
@@ -108,7 +123,7 @@ def test_an_heir_takes_from_the_dead_and_not_from_the_frozen(fleet: Nursery) -> 
     frozen.send_signal(signal.SIGSTOP)
     dead = fleet.worker(**WORKER)
     lost = workflows.interrupted.start()
-    assert owner_pid(lost, "linger") == dead.pid
+    assert begun_pid(lost, "linger") == dead.pid
     heir = fleet.worker(**WORKER)
 
     dead.kill()
@@ -137,9 +152,10 @@ def test_code_that_keeps_the_interpreter_loses_its_lease_and_its_result_is_refus
 
     assert run.wait(timeout=20) is RunState.SUCCEEDED
     assert {one.wait(timeout=20) for one in neighbours} == {RunState.SUCCEEDED}
-    assert "refused" not in events(run, "keep")  # it goes on still
     wait_for(lambda: "refused" in events(run, "keep"))
-    assert events(run, "keep") == ["created", "claimed", "expired", "claimed", "succeeded", "refused"]
+    became = events(run, "keep")
+    became.remove("refused")  # whenever it came
+    assert became == ["created", "claimed", "expired", "claimed", "succeeded"]
     assert run.result(once.tasks["keep"]) == 2
     assert hog.poll() is None
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowforge.chaos.proxy import Proxy
 from flowforge.states import RunState
 from flowforge.watch import RET_DEAD
 from tests.e2e import workflows
 from tests.e2e.nursery import Nursery, nursing
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

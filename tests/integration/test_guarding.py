@@ -45,7 +45,7 @@ def owned(database: Database) -> Claim:
 def is_kept(database: Database, owned: Claim) -> bool:
     """Let everybody else come for the task run; return whether it is kept from all of them."""
     renewed = database.perform(transitions.renew, factories.renewals([(owned.id, owned.token)], lease=OVER))
-    expired = database.perform(transitions.expire, limit=10)
+    expired = database.perform(transitions.expire, limit=10).taken
     if (list(renewed.values()), expired) != (["busy"], []):
         return False
     with pytest.raises(LockNotAvailable):
@@ -57,7 +57,7 @@ def is_kept(database: Database, owned: Claim) -> bool:
 
 def is_taken(database: Database, owned: Claim) -> bool:
     """Return whether expiry takes the task run now."""
-    return [late.id for late in database.perform(transitions.expire, limit=10)] == [owned.id]
+    return [late.id for late in database.perform(transitions.expire, limit=10).taken] == [owned.id]
 
 
 # Owned

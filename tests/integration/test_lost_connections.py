@@ -12,6 +12,7 @@ import pytest
 
 import flowforge
 from flowforge import db
+from flowforge.chaos.proxy import Proxy
 from flowforge.db import session
 from flowforge.embedded.servers import ValkeyServer
 from flowforge.errors import DatabaseUnreachable
@@ -20,7 +21,6 @@ from flowforge.states import RunState
 from tests.conftest import TestedPostgres, administer
 from tests.e2e.conftest import Fleet, the_task_run
 from tests.integration import watchful
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

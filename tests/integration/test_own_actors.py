@@ -12,9 +12,9 @@ import redis as redis_client
 from dramatiq.brokers import redis as dramatiq_redis
 
 from flowforge.broker import Broker, connect_redis
+from flowforge.chaos.proxy import Proxy
 from flowforge.embedded.servers import ValkeyServer
 from flowforge.settings import Settings
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

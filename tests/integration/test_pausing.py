@@ -10,7 +10,7 @@ import pytest
 import flowforge
 from flowforge import insights, models, transitions
 from flowforge.client import Run
-from flowforge.errors import CannotPause
+from flowforge.errors import CannotPause, WaitTimeout
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import Paused, TaskState
 from tests import factories
@@ -113,6 +113,25 @@ def test_a_listing_says_that_a_run_is_paused_and_by_what(run: Run) -> None:
         ("run", "me", "wrong day"),
         ("workflow", "you", ""),
     ]
+
+
+def test_a_run_says_that_a_queue_is_paused_of_which_its_tasks_make_use(run: Run) -> None:
+    flowforge.pause(Paused.QUEUE, "cpu", reason="wrong day", by="me")
+
+    (listed,) = insights.list_runs(DEFAULT_ORGANIZATION)
+    shown = insights.run_summary(DEFAULT_ORGANIZATION, run.id)
+
+    assert shown is not None
+    assert [(pause.kind, pause.subject) for pause in listed.paused] == [("queue", "cpu")]
+    assert shown.paused == listed.paused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_waits_in_vain_is_told_what_is_paused(run: Run, kind: Paused) -> None:
+    flowforge.pause(kind, name(run, kind), reason="wrong day", by="me")
+
+    with pytest.raises(WaitTimeout, match=rf"its {kind} was paused by me \(wrong day\)"):
+        run.wait(timeout=0)
 
 
 # Refused

@@ -15,12 +15,12 @@ import redis as redis_client
 
 import flowforge
 from flowforge.broker import Runway, check_server, connect_redis
+from flowforge.chaos.proxy import Proxy
 from flowforge.errors import SettingsError
 from flowforge.settings import Settings
 from flowforge.states import RunState
 from tests.e2e.conftest import ROOT, Fleet
 from tests.integration import watchful
-from tests.proxy import Proxy
 from tests.redis_servers import PASSWORD, QUOTED, SERVICE, GuardedServer, SentinelServer, TlsServer, needs_tls
 from tests.support import wait_for
 

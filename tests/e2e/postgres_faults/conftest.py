@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 from flowforge import client, db
+from flowforge.chaos.proxy import Proxy
 from flowforge.db import load_statements
 from flowforge.db.session import _preparation
 from tests.e2e.postgres_faults.ledger import check, ledger
 from tests.e2e.postgres_faults.servers import socket_of
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

@@ -58,10 +58,11 @@ class Standby(TestedPostgres):
 
 
 class SmallPostgres(TestedPostgres):
-    """A server in a directory, which is small, with write-ahead log in files of 1 MB."""
+    """A server in a directory, which is small, with write-ahead log in files of 1 MB that no checkpoint recycles."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, options={**OPTIONS, "min_wal_size": "2MB", "max_wal_size": "4MB"})
+        log = {"min_wal_size": "2MB", "max_wal_size": "1GB", "checkpoint_timeout": "1d"}
+        super().__init__(directory, options={**OPTIONS, **log})
 
     def _initdb(self, program: str) -> list[str]:
         return [*super()._initdb(program), "--wal-segsize=1"]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowforge import client, db
+from flowforge.chaos.proxy import Proxy
 from flowforge.models import WorkflowRun
 from tests.e2e.conftest import events
 from tests.e2e.postgres_faults.conftest import LOST, TRAPS, says
 from tests.e2e.postgres_faults.ledger import LEDGER, check, ledger
-from tests.proxy import Proxy
 
 if TYPE_CHECKING:
     from pathlib import Path

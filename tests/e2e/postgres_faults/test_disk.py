@@ -66,7 +66,7 @@ def fill(file: Path) -> None:
 def fill_log(server: PostgresServer) -> None:
     """Write to the write-ahead log until that has no room, which no PostgreSQL survives."""
     with suppress(psycopg2.OperationalError):
-        for _ in range(100):
+        for _ in range(256):
             ask(server, "select pg_logical_emit_message(true, 'test', repeat('x', 500000))")
         pytest.fail("the disk has more room than was thought")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowforge.chaos.proxy import Proxy
 from tests.conftest import administer
 from tests.e2e.conftest import events, owner_pid
 from tests.e2e.postgres_faults.ledger import LEDGER, check, ledger
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

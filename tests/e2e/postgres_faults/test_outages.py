@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from flowforge import client, db, migrations
+from flowforge.chaos.proxy import Proxy
 from flowforge.models import TaskRun
 from flowforge.settings import Settings
 from flowforge.states import TaskState
@@ -20,7 +21,6 @@ from tests.e2e.conftest import events, insights_after, owner_pid
 from tests.e2e.postgres_faults.conftest import TRAPS, says
 from tests.e2e.postgres_faults.ledger import LEDGER, check, ledger
 from tests.e2e.postgres_faults.servers import OPTIONS, Standby, ask, socket_of
-from tests.proxy import Proxy
 from tests.support import wait_for
 
 if TYPE_CHECKING:

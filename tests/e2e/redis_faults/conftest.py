@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowforge import client
+from flowforge.chaos.proxy import Proxy
 from flowforge.embedded.servers import ValkeyServer
-from tests.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

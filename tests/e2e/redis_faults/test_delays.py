@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import redis as redis_client
 
-    from tests.proxy import Proxy
+    from flowforge.chaos.proxy import Proxy
 
 
 def waiting_for_their_retry() -> int:

@@ -16,9 +16,9 @@ from tests.support import wait_for
 if TYPE_CHECKING:
     import redis as redis_client
 
+    from flowforge.chaos.proxy import Proxy
     from flowforge.embedded.servers import ValkeyServer
     from tests.e2e.conftest import Fleet
-    from tests.proxy import Proxy
 
 #: Dispatches that may be taken for lost, and sent once more, because they are between the list and their claim.
 _ON_THEIR_WAY = 16

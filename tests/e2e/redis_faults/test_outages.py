@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import redis as redis_client
 
+    from flowforge.chaos.proxy import Proxy
     from flowforge.embedded.servers import ValkeyServer
     from tests.e2e.conftest import Fleet
-    from tests.proxy import Proxy
 
 _NOWHERE = ("127.0.0.1", 1)
 _SLOWEST_START = 1.0  # seconds

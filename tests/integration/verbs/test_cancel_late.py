@@ -122,7 +122,7 @@ def test_when_its_worker_is_killed_it_is_cancelled_with_its_lease(database: Data
     factories.claim(database, row, lease=-1)
     situation.cancel(database, row.workflow_run_id)
 
-    (late,) = database.perform(transitions.expire, limit=10)
+    (late,) = database.perform(transitions.expire, limit=10).taken
 
     now = factories.reload(row)
     assert late.became == "cancel"

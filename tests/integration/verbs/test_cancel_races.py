@@ -214,7 +214,7 @@ def test_what_was_expired_before_the_cancel_ends(database: Database, database_ur
     row = situation.in_state(database, TaskState.READY)
     factories.claim(database, row, lease=-1)
 
-    with racing(database_url, lambda c: transitions.expire(c, limit=10), partial(cancel, row)) as (_, second):
+    with racing(database_url, lambda c: transitions.expire(c, limit=10).taken, partial(cancel, row)) as (_, second):
         pass
 
     assert second.answer.state == RunState.CANCELLED

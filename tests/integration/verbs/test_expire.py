@@ -53,7 +53,7 @@ def expire(connection: Any, limit: int = 10) -> list[Late]:
     """Expire as a process of its own does: each step is a transaction."""
     connection.rollback()
     connection.autocommit = True
-    return transitions.expire(connection, limit=limit)
+    return transitions.expire(connection, limit=limit).taken
 
 
 # Allowed
@@ -62,7 +62,7 @@ def expire(connection: Any, limit: int = 10) -> list[Late]:
 def test_the_first_loss_is_due_at_once_and_costs_one_loss(database: Database) -> None:
     row = lost_one(database, lost=2, attempts=3)
 
-    (late,) = database.perform(transitions.expire, limit=10)
+    (late,) = database.perform(transitions.expire, limit=10).taken
 
     now, (message,) = factories.reload(row), situation.owed(row)
     assert (late.id, late.run_id, late.owner, late.became) == (row.id, row.workflow_run_id, "lost-worker", "ready")
@@ -117,7 +117,7 @@ def test_a_worker_lost_more_often_than_allowed_fails_the_task_run(database: Data
 
     for _ in range(3):
         lose(database, row)
-        became += [late.became for late in database.perform(transitions.expire, limit=10)]
+        became += [late.became for late in database.perform(transitions.expire, limit=10).taken]
 
     now = factories.reload(row)
     assert became == ["ready", "ready", "exhausted"]
@@ -173,7 +173,7 @@ def test_who_was_asked_to_cancel_ends_cancelled(database: Database) -> None:
     row = lost_one(database)
     situation.ask_to_cancel(row)
 
-    (late,) = database.perform(transitions.expire, limit=10)
+    (late,) = database.perform(transitions.expire, limit=10).taken
 
     assert late.became == "cancel"
     assert factories.reload(row).state == "cancelled"
@@ -184,7 +184,7 @@ def test_who_was_asked_to_cancel_ends_cancelled(database: Database) -> None:
 def test_one_call_takes_no_more_than_its_limit(database: Database) -> None:
     lost_many(database, 5)
 
-    taken = [len(database.perform(transitions.expire, limit=2)) for _ in range(4)]
+    taken = [len(database.perform(transitions.expire, limit=2).taken) for _ in range(4)]
 
     assert taken == [2, 2, 1, 0]
 
@@ -193,7 +193,7 @@ def test_without_a_lease_that_is_over_nothing_changes(database: Database) -> Non
     situation.in_state(database, TaskState.READY)
     before = situation.picture()
 
-    assert database.perform(transitions.expire, limit=10) == []
+    assert database.perform(transitions.expire, limit=10).taken == []
 
     assert situation.changed_since(before) == set()
 
@@ -207,7 +207,7 @@ def test_only_a_lease_that_is_over_expires(database: Database, state: TaskState)
     situation.in_state(database, state)
     before = situation.picture()
 
-    assert database.perform(transitions.expire, limit=10) == []
+    assert database.perform(transitions.expire, limit=10).taken == []
 
     assert situation.changed_since(before) == set()
 
@@ -217,7 +217,7 @@ def test_a_renewal_in_time_keeps_the_task_run(database: Database) -> None:
     database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=15))
     before = situation.picture()
 
-    assert database.perform(transitions.expire, limit=10) == []
+    assert database.perform(transitions.expire, limit=10).taken == []
 
     assert situation.changed_since(before) == set()
 
@@ -273,8 +273,8 @@ def test_a_completion_that_is_not_committed_yet_stands(database: Database, datab
     row = lost_one(database)
 
     with situation.held_open(database_url, lambda c: transitions.finish(c, [situation.outcome(row)])):
-        during = database.perform(transitions.expire, limit=10)
-    after = database.perform(transitions.expire, limit=10)
+        during = database.perform(transitions.expire, limit=10).taken
+    after = database.perform(transitions.expire, limit=10).taken
 
     assert during == after == []
     assert factories.reload(row).state == "succeeded"
@@ -283,8 +283,8 @@ def test_a_completion_that_is_not_committed_yet_stands(database: Database, datab
 def test_of_two_at_once_the_second_finds_nothing_and_does_not_wait(database: Database, database_url: str) -> None:
     row = lost_one(database)
 
-    with situation.held_open(database_url, lambda connection: transitions.expire(connection, limit=10)) as first:
-        second = database.perform(transitions.expire, limit=10)
+    with situation.held_open(database_url, lambda connection: transitions.expire(connection, limit=10).taken) as first:
+        second = database.perform(transitions.expire, limit=10).taken
 
     assert [late.id for late in first.answer] == [row.id]
     assert second == []
@@ -334,6 +334,6 @@ def test_locked_leases_do_not_hide_the_others(database: Database, database_url: 
     free = lost_one(database)
 
     with situation.held_open(database_url, lambda c: [transitions.guard(c, r.id, r.fencing_token) for r in locked]):
-        late = database.perform(transitions.expire, limit=3)
+        late = database.perform(transitions.expire, limit=3).taken
 
     assert [one.id for one in late] == [free.id]

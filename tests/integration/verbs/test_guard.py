@@ -23,7 +23,7 @@ def test_the_owner_holds_its_task_run_and_nobody_takes_it(database: Database, da
     (claim,) = factories.claim(database, row, lease=-1)
 
     with situation.held_open(database_url, lambda c: transitions.guard(c, claim.id, claim.token)) as guard:
-        expired = database.perform(transitions.expire, limit=10)
+        expired = database.perform(transitions.expire, limit=10).taken
         renewed = database.perform(transitions.renew, factories.renewals([(claim.id, claim.token)], lease=15))
         with pytest.raises(LockNotAvailable):
             database.perform(transitions.finish, [factories.outcome(claim)], patience=0.05)

@@ -23,7 +23,7 @@ def test_what_is_lost_is_due_again_at_once(database: Database) -> None:
 
     lost = database.perform(transitions.lose, "worker-1", [(row.id, row.fencing_token)])
     between = factories.reload(row)
-    (late,) = database.perform(transitions.expire, limit=10)
+    (late,) = database.perform(transitions.expire, limit=10).taken
 
     assert lost == [row.id]
     assert {**between.__data__, "lease_expires_at": row.lease_expires_at} == row.__data__
