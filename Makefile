@@ -28,8 +28,9 @@ soak: setup  ## Run the tests that take long by their nature
 previous: setup  ## Run the tests of the release before on this release's schema
 	$(BIN)/python -m tests.previous
 
-mutants: setup  ## Leave out each predicate of each verb: some test must turn red
+mutants: setup  ## Leave out each predicate of each verb, and undo each answer to a fault: some test must turn red
 	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.faults
 
 check: setup  ## Check style, types, import contracts, migrations = schema.sql, and docs
 	$(BIN)/python -m ruff check .

@@ -79,13 +79,17 @@ class Watch:
         """
         looked_at = time.monotonic()
         try:
-            while not told.wait(_EVERY):
-                faulthandler.dump_traceback_later(self._hang(), exit=True, file=2)
+            while not self._wait(told):
                 since, looked_at = time.monotonic() - looked_at, time.monotonic()
                 if dead := self.look(since):
                     _end(partial(_tell_of, dead, self._silent[dead.name][1]))
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    def _wait(self, told: threading.Event) -> bool:
+        """Wait until the next look, at most as long as the interpreter may be kept; return whether it is the end."""
+        faulthandler.dump_traceback_later(self._hang(), exit=True, file=2)
+        return told.wait(_EVERY)
 
     def start(self, told: threading.Event) -> threading.Thread:
         """Do so in a thread, which may no more die than those that it looks at."""

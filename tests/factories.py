@@ -104,4 +104,4 @@ def reload(row: Any) -> Any:
 def event_kinds(row: models.TaskRun) -> list[str]:
     """Return the kinds of a task run's events, in order."""
     query = models.TaskRunEvent.select().where(models.TaskRunEvent.task_run == row.id)
-    return [event.kind for event in query.order_by(models.TaskRunEvent.created_at)]
+    return [event.kind for event in query.order_by(models.TaskRunEvent.number)]

@@ -10,10 +10,7 @@ and runs the verb's tests until one fails. What survives is a finding, unless EQ
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,15 +24,14 @@ from flowforge.db.statements import parse_statements
 from flowforge.embedded.servers import PostgresServer
 from flowforge.settings import Settings
 from tests.contract.test_statements import CALLS
+from tests.trial import ROOT, red
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowforge.db import Database
 
-ROOT = Path(__file__).parents[1]
 STATEMENTS = Path("flowforge/transitions/statements.sql")
-_COPIED = ("flowforge", "tests", "schema.sql", "pyproject.toml", "examples", "docs", "README.md", "Makefile")
 _AT_ONCE = 2
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -159,23 +155,6 @@ def valid(database: Database, mutant: Mutant, text: str) -> bool:
     return True
 
 
-def red(verb: str, text: str) -> str | None:
-    """Return the first test of a verb that is red where this is the text of statements.sql, or None."""
-    with tempfile.TemporaryDirectory(prefix="flowforge-mutant-") as directory:
-        for name in _COPIED:
-            path, copy = ROOT / name, Path(directory) / name
-            shutil.copytree(path, copy, ignore=shutil.ignore_patterns("__pycache__")) if path.is_dir() else shutil.copy(
-                path, copy
-            )
-        (Path(directory) / STATEMENTS).write_text(text)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        ran = subprocess.run(
-            [*command, *tests_of(verb)], cwd=directory, capture_output=True, text=True, timeout=900, check=False
-        )
-    first = re.search(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
-    return (first[1] if first else ran.stdout[-300:]) if ran.returncode else None
-
-
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -189,12 +168,13 @@ def main() -> int:
         good = [one for one in chosen if valid(database, one, text)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         verbs = sorted({one.verb for one in good})
-        for verb, first in zip(verbs, pool.map(lambda verb: red(verb, text), verbs), strict=True):
+        for verb, first in zip(verbs, pool.map(lambda verb: red(tests_of(verb)), verbs), strict=True):
             if first:
                 _say(f"{verb}: {first} is red without any mutant")
                 return 1
         survived = 0
-        for mutant, first in zip(good, pool.map(lambda one: red(one.verb, one.apply(text)), good), strict=True):
+        tried = pool.map(lambda one: red(tests_of(one.verb), {STATEMENTS: one.apply(text)}), good)
+        for mutant, first in zip(good, tried, strict=True):
             excuse = EQUIVALENT.get(mutant.key)
             survived += first is None and excuse is None
             said = f"killed by {first}" if first else f"equivalent: {excuse}" if excuse else "SURVIVED"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowforge import insights, transitions
 from flowforge.actors.holding import Attempt
+from flowforge.db import GONE
 from flowforge.transitions import Dispatch
 
 if TYPE_CHECKING:
@@ -84,8 +85,16 @@ class Intake:
         return [self._attempt(dispatch, claims[id_]) for id_, dispatch in by_id.items() if id_ in claims]
 
     def _claims(self, dispatches: Sequence[Dispatch]) -> list[Claim]:
+        """Claim; and once more if the connection was lost, because what this owner was given then it is given again."""
         runtime, leases = self._runtime, [self._lease(dispatch) for dispatch in dispatches]
-        return runtime.database.perform(transitions.claim, dispatches, owner=runtime.owner, lease=leases)
+
+        def claim() -> list[Claim]:
+            return runtime.database.perform(transitions.claim, dispatches, owner=runtime.owner, lease=leases)
+
+        try:
+            return claim()
+        except GONE:
+            return claim()
 
     def _lease(self, dispatch: Dispatch) -> float:
         return self._known[dispatch.task_id].stored.lease or self._runtime.settings.lease

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STOP_AFTER = 0.9  # of a lease that is not renewed, so that the attempt stops before it ends
-_LAST_OUTCOMES = 5.0  # seconds that a stopping process tries to commit what is left
+_LAST_OUTCOMES = 4.0  # seconds that a stopping process tries to commit what is left
 
 
 def owner_name() -> str:
@@ -85,9 +85,9 @@ class Runtime:
             attempt.stopping = True
             logger.warning("task_run.handed_back task_run=%s task=%s", attempt.claim.id, attempt.task.key)
         self.committer.hand_back(left)
-        self.keeper.loop.stop(timeout=5)
-        self.committer.loop.stop(timeout=10)
         until = time.monotonic() + _LAST_OUTCOMES
+        self.keeper.loop.stop(timeout=until - time.monotonic())
+        self.committer.loop.stop(timeout=max(until - time.monotonic(), 0))
         while len(self.holding) and time.monotonic() < until:
             self.committer.turn()
         self.holding.ledger.close()

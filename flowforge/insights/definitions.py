@@ -54,7 +54,7 @@ def current_version(organization: UUID, name: str) -> Workflow | None:
         Workflow.select()
         .join(Deployment)
         .where((Workflow.organization == organization) & (Workflow.name == name))
-        .order_by(Deployment.created_at.desc())
+        .order_by(Deployment.number.desc())
     )
     return query.first()  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,8 @@ class Event:
 
 
 def run_events(organization: UUID, run_id: UUID) -> list[Event]:
-    """Return the events of a run and of its task runs, oldest first."""
-    return sorted([*_of_run(organization, run_id), *_of_tasks(organization, run_id)], key=lambda event: event.at)
+    """Return the events of a run and of its task runs, oldest first; each in its order even if a clock went back."""
+    return list(heapq.merge(_of_run(organization, run_id), _of_tasks(organization, run_id), key=lambda event: event.at))
 
 
 def _of_run(organization: UUID, run_id: UUID) -> list[Event]:
@@ -41,7 +42,7 @@ def _of_run(organization: UUID, run_id: UUID) -> list[Event]:
         WorkflowRunEvent.select()
         .join(WorkflowRun)
         .where((WorkflowRun.organization == organization) & (WorkflowRun.id == run_id))
-        .order_by(WorkflowRunEvent.created_at)
+        .order_by(WorkflowRunEvent.number)
     )
     return [_event(row, task=None, attempt=None, fencing_token=None) for row in query]
 
@@ -52,7 +53,7 @@ def _of_tasks(organization: UUID, run_id: UUID) -> list[Event]:
         .join(TaskRun)
         .join(TaskRow)
         .where((TaskRun.organization_id == organization) & (TaskRun.workflow_run == run_id))
-        .order_by(TaskRunEvent.created_at)
+        .order_by(TaskRunEvent.number)
     )
     return [
         _event(row, task=row.task_run.task.key, attempt=row.attempt, fencing_token=row.fencing_token) for row in query

@@ -61,13 +61,13 @@ select count(*)
   left join lateral (select e.to_state, e.attempt, e.fencing_token
                        from flowforge.task_run_event e
                       where e.task_run_id = t.id
-                      order by e.created_at desc
+                      order by e.number desc
                       limit 1) as last on true
  where (t.state, t.attempt, t.fencing_token) is distinct from (last.to_state, last.attempt, last.fencing_token);
 
 -- name: events of task runs that do not begin where the one before has ended
 select count(*)
-  from (select e.from_state, lag(e.to_state) over (partition by e.task_run_id order by e.created_at) as before
+  from (select e.from_state, lag(e.to_state) over (partition by e.task_run_id order by e.number) as before
           from flowforge.task_run_event e) e
  where e.from_state is distinct from e.before;
 
@@ -97,7 +97,7 @@ select count(*)
 
 -- name: events of runs that do not begin where the one before has ended
 select count(*)
-  from (select e.from_state, lag(e.to_state) over (partition by e.workflow_run_id order by e.created_at) as before
+  from (select e.from_state, lag(e.to_state) over (partition by e.workflow_run_id order by e.number) as before
           from flowforge.workflow_run_event e) e
  where e.from_state is distinct from e.before;
 
@@ -123,7 +123,7 @@ select count(*)
   from (select e.attempt - lag(e.attempt) over history as attempts,
                e.fencing_token - lag(e.fencing_token) over history as tokens
           from flowforge.task_run_event e
-        window history as (partition by e.task_run_id order by e.created_at)) e
+        window history as (partition by e.task_run_id order by e.number)) e
  where e.attempts < 0 or e.tokens < 0;
 
 -- name: rows that disagree with what they belong to about the organization

@@ -84,7 +84,7 @@ select w.name,
           from flowforge.deployment d
           join flowforge.workflow c on c.id = d.workflow_id
          where c.organization_id = %(organization)s::uuid and c.name = w.name
-         order by d.created_at desc
+         order by d.number desc
          limit 1) as version,
        (select max(d.created_at)
           from flowforge.deployment d

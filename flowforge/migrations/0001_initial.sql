@@ -101,6 +101,7 @@ create table flowforge.deployment (
     ref              varchar(255),
     commit           varchar(64),
     deployed_by      varchar(200) not null,
+    number           bigint not null generated always as identity,  -- the order, whatever the clock does
     created_at       timestamptz not null default flowforge.clock(),
     constraint deployment_ref_needs_repository check (repository is not null or (ref is null and commit is null))
 );
@@ -229,6 +230,7 @@ create table flowforge.workflow_run_event (
     from_state       varchar(20),
     to_state         varchar(20),
     detail           jsonb,
+    number           bigint not null generated always as identity,  -- the order, whatever the clock does
     created_at       timestamptz not null default flowforge.clock(),
     constraint wfrun_event_kind_valid
          check (kind in ('created', 'started', 'succeeded', 'failed', 'cancelled', 'moved',
@@ -245,6 +247,7 @@ create table flowforge.task_run_event (
     attempt          integer not null,
     fencing_token    bigint not null,                       -- as it is after the change
     detail           jsonb,
+    number           bigint not null generated always as identity,  -- the order, whatever the clock does
     created_at       timestamptz not null default flowforge.clock(),
     constraint taskrun_event_kind_valid
          check (kind in ('created', 'readied', 'claimed', 'succeeded', 'failed', 'cancelled', 'skipped',
@@ -313,7 +316,7 @@ create table flowforge.idempotency_key (
 -- Indexes -----------------------------------------------------------------------------------------------------------
 
 create index idx_dependency_downstream on flowforge.task_dependency (downstream_id);
-create index idx_deployment_workflow   on flowforge.deployment (workflow_id, created_at desc);
+create index idx_deployment_workflow   on flowforge.deployment (workflow_id, number desc);
 create index idx_wfrun_wf_recent       on flowforge.workflow_run (workflow_id, created_at desc);
 create index idx_wfrun_org_recent      on flowforge.workflow_run (organization_id, created_at desc);
 create index idx_wfrun_state_age       on flowforge.workflow_run (state, created_at);
@@ -421,7 +424,7 @@ begin
               join flowforge.organization g on g.id = w.organization_id
               join flowforge.deployment d on d.workflow_id = w.id
              where g.slug = start.organization and w.name = start.workflow
-             order by d.created_at desc
+             order by d.number desc
              limit 1) found;
     if given.workflows is null then
         raise exception 'no workflow % was deployed in organization %: check the name, or run flowforge deploy',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from peewee import SQL, CharField, Field, ForeignKeyField, Function, Model, Select, UUIDField
+from peewee import SQL, BigIntegerField, CharField, Field, ForeignKeyField, Function, Model, Select, UUIDField
 
 from flowforge.db import proxy
 
@@ -36,6 +36,11 @@ def clock() -> Any:
 def clocked(**options: Any) -> TimestampField:
     """Return a field that the database fills from its own clock."""
     return TimestampField(constraints=[SQL("DEFAULT flowforge.clock()")], **options)
+
+
+def numbered() -> BigIntegerField:
+    """Return a field in which the database counts the rows of a table, so that they have an order without a clock."""
+    return BigIntegerField(constraints=[SQL("GENERATED ALWAYS AS IDENTITY")])
 
 
 def reference(to: type[Model], **options: Any) -> ForeignKeyField:

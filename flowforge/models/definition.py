@@ -6,7 +6,7 @@ from typing import Any
 
 from peewee import SQL, BooleanField, CharField, CompositeKey, DoubleField, IntegerField, JSONField, TextField
 
-from flowforge.models.base import IntervalField, Row, clocked, reference
+from flowforge.models.base import IntervalField, Row, clocked, numbered, reference
 from flowforge.models.tenancy import Organization
 
 
@@ -76,7 +76,8 @@ class Deployment(Row):
     ref = CharField(max_length=255, null=True)
     commit = CharField(max_length=64, null=True)
     deployed_by = CharField(max_length=200)
+    number = numbered()
     created_at = clocked()
 
 
-Deployment.add_index(Deployment.index(Deployment.workflow, SQL("created_at DESC"), name="idx_deployment_workflow"))
+Deployment.add_index(Deployment.index(Deployment.workflow, SQL("number DESC"), name="idx_deployment_workflow"))

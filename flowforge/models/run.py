@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peewee import SQL, CharField, DeferredForeignKey, IntegerField, JSONField, SmallIntegerField, UUIDField
 
-from flowforge.models.base import IntervalField, Row, TimestampField, clocked, reference, state_field
+from flowforge.models.base import IntervalField, Row, TimestampField, clocked, numbered, reference, state_field
 from flowforge.models.definition import Workflow
 from flowforge.models.tenancy import Organization
 
@@ -43,6 +43,7 @@ class WorkflowRunEvent(Row):
     from_state = CharField(max_length=20, null=True)
     to_state = CharField(max_length=20, null=True)
     detail = JSONField(null=True)
+    number = numbered()
     created_at = clocked()
 
     class Meta:

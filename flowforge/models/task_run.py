@@ -14,7 +14,7 @@ from peewee import (
     UUIDField,
 )
 
-from flowforge.models.base import Row, TimestampField, UUIDArrayField, clocked, reference, state_field
+from flowforge.models.base import Row, TimestampField, UUIDArrayField, clocked, numbered, reference, state_field
 from flowforge.models.definition import Task
 from flowforge.models.run import WorkflowRun
 
@@ -68,6 +68,7 @@ class TaskRunEvent(Row):
     attempt = IntegerField()
     fencing_token = BigIntegerField()
     detail = JSONField(null=True)
+    number = numbered()
     created_at = clocked()
 
     class Meta:

@@ -90,5 +90,5 @@ def _move(connection: Connection, ahead: timedelta) -> None:
     """Move, and end leases, in one transaction: none is renewed in between by its owner, who still lives."""
     with begun(connection), connection.cursor() as cursor:
         cursor.execute(_SQL["move"], {"microseconds": ahead // timedelta(microseconds=1)})
-        while transitions.expire(connection, limit=_BATCH):
+        while transitions.expire(connection, limit=_BATCH).taken:
             pass

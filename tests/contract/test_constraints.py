@@ -205,7 +205,7 @@ def write_copy(connection: Connection, table: str, changes: str) -> None:
         cursor.execute(f"create temporary table copy on commit drop as select * from flowforge.{table} limit 1")
         for change in filter(None, (own_id, changes)):
             cursor.execute(f"update copy set {change}")
-        cursor.execute(f"insert into flowforge.{table} select * from copy")
+        cursor.execute(f"insert into flowforge.{table} overriding user value select * from copy")
 
 
 def run(connection: Connection, statement: str, **parameters: Any) -> list[Any]:

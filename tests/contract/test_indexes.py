@@ -159,10 +159,10 @@ def pauses_read(crowd: Crowd) -> int:
 
 @pytest.mark.parametrize(
     ("index", "walked"),
-    [("idx_outbox_pending", 1), ("uniq_outbox_per_taskrun_generation", 1), ("idx_wfrun_state_age", 0)],
+    [("idx_outbox_pending", 1), ("uniq_outbox_per_taskrun_generation", 1), ("idx_wfrun_state_age", 1)],
 )
 def test_of_100_000_pauses_those_alone_are_read_that_are_asked_for(crowd: Crowd, index: str, walked: int) -> None:
-    """A take and a claim see one, to know that there are any; their look-up is in a function, which no plan shows."""
+    """One is seen, to know that there are any; the look-up of a take and a claim is in a function: no plan shows it."""
     with crowd.database.atomic() as transaction:
         before = pauses_read(crowd)
         SERVES[index](crowd)

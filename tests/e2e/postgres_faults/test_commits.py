@@ -60,22 +60,17 @@ def test_a_worker_dies_while_it_commits(
 
 
 def test_a_claim_is_lost(fleet: Fleet, network: Proxy, far: dict[str, str], file: Path) -> None:
-    """B098: what was not claimed is missed after five seconds; what was, unheard, waits for the end of its lease."""
+    """B098: it is made once more, on another connection, and what was given then is given again at no cost."""
     fleet.scheduler()
     fleet.worker(**LEDGER, **far)
     check([ledger.start(str(file))], file)
-    runs = []
 
     for trap in TRAPS:
         sprung = trap(network, says("claim"))
-        runs.append(ledger.start(str(file)))
+        run = ledger.start(str(file))
         assert sprung.wait(20)
-
-    check(runs, file)
-    assert [events(run, "first") for run in runs] == [
-        ["created", "claimed", "succeeded"],
-        ["created", "claimed", "expired", "claimed", "succeeded"],
-    ]
+        check([run], file)
+        assert events(run, "first") == ["created", "claimed", "succeeded"]
 
 
 def test_a_publishers_commit_is_lost(fleet: Fleet, network: Proxy, far: dict[str, str], file: Path) -> None:

@@ -51,7 +51,7 @@ class Schedulers(Known):
             return {id_: word for id_, word in words.items() if word}
 
         verb = partial(transitions.expire, limit=LIMIT)
-        return Act(verb, model, lambda late: {one.id: one.became for one in late})
+        return Act(verb, model, lambda expired: {one.id: one.became for one in expired.taken})
 
     def look_at_unstarted(self) -> Act:
         """Find what no worker has started in time."""
