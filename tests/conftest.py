@@ -14,7 +14,7 @@ import pytest
 import redis as redis_client
 
 from flowforge import db, migrations
-from flowforge.embedded.servers import PostgresServer, ValkeyServer
+from flowforge.embedded.servers import HURRY, PostgresServer, ValkeyServer, memory
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TestedPostgres(PostgresServer):
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """One PostgreSQL, without durability: these tests never cut its power."""
-    with TestedPostgres(options={"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}) as server:
+    with TestedPostgres(options=HURRY, place=memory()) as server:
         yield server
 
 

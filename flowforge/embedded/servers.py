@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from flowforge.embedded import wheels
 from flowforge.embedded.guardian import Order
-from flowforge.embedded.server import Server, ServerFailed
+from flowforge.embedded.server import Server, ServerFailed, memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["PostgresServer", "ServerFailed", "ValkeyServer"]
+__all__ = ["HURRY", "PostgresServer", "ServerFailed", "ValkeyServer", "memory"]
 
 #: The data directory as the server names it: the one it runs in. On Linux by a link that needs no permission for the
 #: directories above, so that `nobody` can serve data that lies below a private directory of root.
@@ -28,6 +28,8 @@ _HERE = "/proc/self/cwd" if sys.platform == "linux" else "."
 _POSTGRES_OPTIONS = {"listen_addresses": "", "port": "5432", "max_connections": "200", "timezone": "UTC"}
 _INITDB = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"]
 _VALKEY_OPTIONS = {"bind": "127.0.0.1", "save": "", "appendonly": "no", "maxmemory-policy": "noeviction"}
+#: Options of a PostgreSQL whose power nobody cuts, such as that of tests.
+HURRY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "max_wal_size": "256MB"}
 #: Below the ports that Linux gives to outgoing connections. From those, a client that retries while the server is down
 #: would sooner or later connect to itself, and hold the port.
 _FIRST_PORT, _PORTS = 20_000, 10_000

@@ -11,7 +11,7 @@ import pytest
 from flowforge import client
 from flowforge.client.engine import configured
 from flowforge.db import open_database
-from flowforge.embedded.servers import PostgresServer, ValkeyServer
+from flowforge.embedded.servers import HURRY, PostgresServer, ValkeyServer, memory
 from flowforge.settings import Settings
 from flowforge.testing import databases
 from flowforge.testing.clock import Clock
@@ -20,9 +20,6 @@ from flowforge.testing.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Nobody cuts the power of a test.
-_HURRY = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +35,7 @@ def flowforge_servers(pytestconfig: pytest.Config) -> Iterator[Servers]:
     with ExitStack() as embedded:
         yield Servers(
             pytestconfig.getoption("--flowforge-database-url")
-            or embedded.enter_context(PostgresServer(options=_HURRY)).url,
+            or embedded.enter_context(PostgresServer(options=HURRY, place=memory())).url,
             pytestconfig.getoption("--flowforge-redis-url") or embedded.enter_context(ValkeyServer()).url,
         )
 
