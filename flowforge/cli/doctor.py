@@ -1,11 +1,11 @@
-"""doctor: settings, connections, versions, the schedulers' turns, and the number of broken invariants."""
+"""doctor: settings, connections, versions, the schedulers' turns, idle queues, and the number of broken invariants."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psycopg2
 import redis
@@ -21,7 +21,11 @@ from flowforge.scheduler.duties import JOBS
 from flowforge.scheduler.publishing import PUBLISH
 from flowforge.settings import Settings
 
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as Connection  # noqa: N812
+
 _OLDEST_POSTGRES = 150_000
+_IDLE = 60.0  # seconds for which something may be due in a queue of which nothing runs
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def doctor(
     if findings[1].ok:
         findings.append(_look("schedulers", _schedulers))
     if findings[2].ok:
-        findings += [_look("migrations", _migrations), *_invariants()]
+        findings += [_look("migrations", _migrations), *_rows()]
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
     else:
@@ -99,13 +103,32 @@ def _migrations() -> str:
     return f"up to date, for FlowForge {migrations.oldest_release(database)} or newer"
 
 
-def _invariants() -> list[Finding]:
+def _rows() -> list[Finding]:
+    """Look at what the database holds; if that fails, it is the invariants that nobody has counted."""
     database = client.engine().database
     try:
         with database.limited(math.inf):
-            broken = insights.broken_invariants(database.raw())
+            connection = database.raw()
+            return [_queues(connection), _refused(connection), *_invariants(connection)]
     except psycopg2.Error as error:
         return [Finding("invariants", False, str(error).strip())]
+
+
+def _queues(connection: Connection) -> Finding:
+    if not (idle := insights.idle_queues(connection, _IDLE)):
+        return Finding("queues", True, f"nothing has been due for {_IDLE:.0f} s in vain")
+    told = [f"nothing of queue {one.name!r} runs, and {one.due} are due, for {one.age:.0f} s at most" for one in idle]
+    return Finding("queues", False, "; ".join(told) + ": start a worker that serves it, and a scheduler")
+
+
+def _refused(connection: Connection) -> Finding:
+    refused = insights.refused(connection)
+    last = f", the last at {refused.last}" if refused.last else ""
+    return Finding("refused completions", True, f"{refused.number}{last}")
+
+
+def _invariants(connection: Connection) -> list[Finding]:
+    broken = insights.broken_invariants(connection)
     return [Finding(rule, count == 0, str(count)) for rule, count in broken.items()]
 
 

@@ -145,7 +145,7 @@ def pause(
     with _transaction() as connection:
         _require_subject(subject)
         if not transitions.pause(connection, subject, decision):
-            if any(one.subject == name and one.kind == kind for one in insights.pauses(organization)):
+            if insights.pauses(organization, kinds=[kind], subjects=[name]):
                 return False
             raise CannotPause(f"run {name} has ended: there is nothing left to pause")
         audit.record(organization, decision.by, f"{subject.kind}.pause", (subject.kind, name), {"reason": reason})

@@ -138,3 +138,23 @@ select named.name, coalesce(owed.due, 0) as due, coalesce(owed.delayed, 0) as de
 select extract(epoch from flowforge.clock() - max(a.created_at))::double precision as age
   from flowforge.audit_log a
  where a.action = %(action)s;
+
+
+-- name: idle_queues
+-- Queues of which something has been due for long while nothing runs: does any worker serve them?
+select o.routing_key as name, count(*)::int as due,
+       extract(epoch from flowforge.clock() - min(o.available_at))::double precision as age
+  from flowforge.outbox_message o
+ where not o.held and o.available_at < (select flowforge.clock()) - %(age)s::interval
+   and not exists (select from flowforge.task_run t
+                     join flowforge.task d on d.id = t.task_id
+                    where t.state = 'running' and d.queue = o.routing_key)
+ group by o.routing_key
+ order by o.routing_key;
+
+
+-- name: refused
+-- Outcomes that came too late, of attempts that were lost, cut off or cancelled: since when, and how many.
+select count(*)::int as number, max(e.created_at) as last
+  from flowforge.task_run_event e
+ where e.kind = 'refused';

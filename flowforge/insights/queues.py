@@ -49,6 +49,16 @@ def age_of_last(connection: Connection, action: str) -> float | None:
     return fetch(connection, _SQL["age_of_last"], {"action": action})[0].age  # type: ignore[no-any-return]
 
 
+def idle_queues(connection: Connection, seconds: float) -> list[Any]:
+    """Return queues of which something has been due for `seconds` while nothing runs: name, due, age in seconds."""
+    return fetch(connection, _SQL["idle_queues"], {"age": timedelta(seconds=seconds)})
+
+
+def refused(connection: Connection) -> Any:
+    """Return how many outcomes were refused, because they came too late, and when the last was: number, last."""
+    return fetch(connection, _SQL["refused"], {})[0]
+
+
 def orders(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, tuple[int, bool]]:
     """Return task run -> its token now, and whether it was asked to stop."""
     return {row.id: (row.token, row.cancel) for row in fetch(connection, _SQL["orders"], {"ids": list(ids)})}

@@ -89,7 +89,7 @@ def test_every_kind_of_event_is_told(header: str, kinds: type[RunEvent | TaskEve
 
 def test_every_finding_of_the_doctor_is_told() -> None:
     said = {in_code(row[0]) for row in table(OPERATIONS, "line")}
-    first = {"settings", "redis", "postgres", "schedulers", "migrations"}
+    first = {"settings", "redis", "postgres", "schedulers", "migrations", "queues", "refused completions"}
 
     assert said == first | load_statements("flowforge.insights", "invariants.sql").keys()
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from flowforge import transitions
 from flowforge.monitor import Turns
+from tests import factories
 from tests.e2e import workflows
 from tests.e2e.conftest import ROOT, Fleet, owner_pid
 from tests.support import wait_for
@@ -178,6 +180,23 @@ def test_a_doctor_counts_what_must_never_be(environment: dict[str, str], databas
     assert broken == {"ready task runs without exactly one dispatch at their token": "1"}
     assert answer.returncode == 1
     database.execute_sql("delete from flowforge.workflow_run")
+
+
+def test_a_doctor_sees_that_nobody_serves_a_queue_and_counts_what_was_refused(
+    environment: dict[str, str], database: Database
+) -> None:
+    row = factories.start_single(database, queue="gpu", attempts=2)
+    (late,) = factories.claim(database, row, lease=-1)
+    database.perform(transitions.expire, limit=1)
+    database.perform(transitions.finish, [factories.outcome(late)])
+    database.execute_sql("update flowforge.outbox_message set available_at = available_at - interval '2 minutes'")
+
+    answer = flowforge(environment, "doctor", "--json")
+
+    findings = {finding["what"]: finding["note"] for finding in json.loads(answer.stdout)}
+    assert "nothing of queue 'gpu' runs, and 1 are due, for 1" in findings["queues"]
+    assert findings["refused completions"].startswith("1, the last at ")
+    assert answer.returncode == 1
 
 
 def test_a_doctor_sees_that_no_scheduler_does_its_duties_any_more(

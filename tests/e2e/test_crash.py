@@ -14,8 +14,6 @@ from tests.e2e.conftest import Fleet, events, owner_pid, the_task_run
 from tests.support import wait_for
 
 if TYPE_CHECKING:
-    import redis as redis_client
-
     from flowforge.embedded.servers import PostgresServer
 
 
@@ -67,20 +65,6 @@ def test_sigterm_lets_short_work_end_and_gives_long_work_back(fleet: Fleet) -> N
     assert events(short, "sleep") == ["created", "claimed", "succeeded"]
     assert events(long, "sleep") == ["created", "claimed", "handed_back"]
     assert (the_task_run(long, "sleep").state, the_task_run(long, "sleep").attempt) == ("ready", 1)
-
-
-def test_a_wiped_redis_loses_nothing(fleet: Fleet, redis: redis_client.Redis) -> None:
-    """B031: what was published and lost is found missing and sent again."""
-    fleet.scheduler()
-    run = workflows.wide.start()
-    key = f"{fleet.settings.namespace}:dispatch:default"
-    wait_for(lambda: redis.llen(key) == len(workflows.parts))
-
-    redis.delete(key)
-    fleet.worker()
-
-    assert run.wait(timeout=30) is RunState.SUCCEEDED
-    assert all(events(run, part.key).count("claimed") == 1 for part in workflows.parts[:5])
 
 
 def test_a_lost_task_that_was_on_its_last_start_fails_its_run(fleet: Fleet) -> None:

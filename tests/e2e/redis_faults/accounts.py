@@ -70,7 +70,7 @@ def listed(redis: redis_client.Redis, namespace: str, queue: str = "default") ->
 
 def sent(heard: Iterable[bytearray]) -> Counter[tuple[UUID, int]]:
     """Count how often each task run was sent at each token, by what the senders were heard to say."""
-    return Counter((UUID(id_.decode()), int(token)) for said in heard for id_, token in _SENT.findall(said))
+    return Counter((UUID(id_.decode()), int(token)) for said in heard for id_, token in _SENT.findall(bytes(said)))
 
 
 def published() -> int:
