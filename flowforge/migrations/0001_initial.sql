@@ -339,6 +339,7 @@ create index idx_wfrun_event_run_created on flowforge.workflow_run_event (workfl
 create index idx_event_taskrun_created on flowforge.task_run_event (task_run_id, created_at);
 create index idx_idempotency_expiry    on flowforge.idempotency_key (expires_at);
 create index idx_audit_log_org_recent  on flowforge.audit_log (organization_id, created_at desc);
+create index idx_audit_log_subject     on flowforge.audit_log (organization_id, subject, created_at desc);
 
 
 -- Guards ------------------------------------------------------------------------------------------------------------

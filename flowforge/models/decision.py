@@ -37,3 +37,6 @@ class AuditLog(Row):
 
 
 AuditLog.add_index(AuditLog.index(AuditLog.organization, SQL("created_at DESC"), name="idx_audit_log_org_recent"))
+AuditLog.add_index(
+    AuditLog.index(AuditLog.organization, AuditLog.subject, SQL("created_at DESC"), name="idx_audit_log_subject")
+)

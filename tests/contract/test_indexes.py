@@ -81,6 +81,7 @@ SERVES: dict[str, Callable[[Crowd], Any]] = {
     "idx_event_taskrun_created": lambda c: insights.run_events(ORGANIZATION, c.run.id),
     "uniq_pause_organization_kind_subject": lambda c: c.database.perform(transitions.resume, queue("other"), DECISION),
     "idx_audit_log_org_recent": lambda _: audit.entries(ORGANIZATION),
+    "idx_audit_log_subject": lambda c: audit.entries(ORGANIZATION, subject=str(c.run.id)),
     "idx_idempotency_expiry": lambda c: c.database.perform(transitions.forget, limit=10),
 }
 

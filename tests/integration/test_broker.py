@@ -232,6 +232,22 @@ def test_an_unreadable_entry_is_logged_and_passed_over(
     assert next(consumer) is None
 
 
+def test_what_this_code_does_not_know_is_left_to_another_worker(
+    database: Database, consumer: DispatchConsumer, runway: Runway
+) -> None:
+    """B040: with a reason, and no attempt charged."""
+    workflow = factories.make_workflow({"new": Node(options={"queue": "cpu"})})
+    row = factories.task_run(factories.start(database, workflow), "new")
+    runway.push("cpu", [factories.dispatch(row).encode()])
+
+    taken = next(consumer)
+
+    now = factories.reload(row)
+    assert taken is None
+    assert (now.state, now.attempt) == ("ready", 1)
+    assert now.deferred_because == "the code's workflow 'sales' has no task 'new'"
+
+
 def test_a_consumer_serves_its_queues_in_turn(database: Database, consumer: DispatchConsumer, runway: Runway) -> None:
     rows = {queue: [factories.start_single(database, queue=queue) for _ in range(4)] for queue in ("cpu", "io")}
     for queue, waiting in rows.items():

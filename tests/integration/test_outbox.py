@@ -208,7 +208,7 @@ def test_transactions_that_commit_out_of_order_are_both_published(
 
 
 def test_a_push_that_fails_leaves_everything_due(database: Database) -> None:
-    """B027: Redis is away, and comes back empty."""
+    """B026, B027: Redis is away, and comes back empty."""
     owed = owe(database, 5)
     with ValkeyServer() as server, closing(connect_redis(Settings(redis_url=server.url))) as client:
         runway = Runway(client, "away")
@@ -305,7 +305,7 @@ def test_what_is_missing_is_sent_once_more(database: Database, publisher: Publis
 def test_what_is_missing_is_found_behind_many_that_wait(
     database: Database, publisher: Publisher, runway: Runway
 ) -> None:
-    """B031: no worker serves a queue whose dispatches are older, and more than one look is meant for."""
+    """B031, B037: no worker serves a queue whose dispatches are older, and more than one look is meant for."""
     owe(database, 9, queue="cpu")
     publisher.publish()
     (lost,) = owe(database)

@@ -119,7 +119,7 @@ def test_a_wrong_start_is_refused_before_any_is_made(engine: Engine, sales: Work
 def test_parameters_over_the_limit_are_refused_before_anything_is_written(
     engine: Engine, sales: Workflow[...], settings: Settings
 ) -> None:
-    """B116."""
+    """B041, B116."""
     sales.start(day=DAY, region="x" * 500)
     before = rows(engine.database)
     client.configure(replace(settings, value_limit=500))

@@ -12,7 +12,7 @@ import pytest
 from dramatiq.brokers.stub import StubBroker
 
 from flowforge.actors.registry import Registry, load
-from flowforge.errors import DefinitionError, ForeignBroker
+from flowforge.errors import DefinitionError, FlowForgeError, ForeignBroker
 from flowforge.workflow import Definition
 
 if TYPE_CHECKING:
@@ -70,6 +70,14 @@ def test_an_import_that_fails_is_told_as_it_is(project: Path) -> None:
 
     with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
         load(["broken"])
+
+
+def test_a_module_that_exits_does_not_end_the_process_as_if_all_were_well(project: Path) -> None:
+    """B055: it is told as what keeps a worker from starting, and is no clean exit."""
+    write(project / "leaving.py", "import sys\nsys.exit(0)")
+
+    with pytest.raises(FlowForgeError, match=r"module 'leaving' called sys.exit\(0\) while it was imported"):
+        load(["leaving"])
 
 
 def test_a_module_that_replaces_the_broker_is_named(project: Path, broker: StubBroker) -> None:

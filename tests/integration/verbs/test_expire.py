@@ -60,6 +60,7 @@ def expire(connection: Any, limit: int = 10) -> list[Late]:
 
 
 def test_the_first_loss_is_due_at_once_and_costs_one_loss(database: Database) -> None:
+    """B043: a claim is a lease, and nobody holds a task run without one."""
     row = lost_one(database, lost=2, attempts=3)
 
     (late,) = database.perform(transitions.expire, limit=10).taken
@@ -213,6 +214,7 @@ def test_only_a_lease_that_is_over_expires(database: Database, state: TaskState)
 
 
 def test_a_renewal_in_time_keeps_the_task_run(database: Database) -> None:
+    """B046: what is healthy goes on, for as long as it is renewed."""
     row = lost_one(database)
     database.perform(transitions.renew, factories.renewals([(row.id, row.fencing_token)], lease=15))
     before = situation.picture()

@@ -92,7 +92,22 @@ def test_the_limit_leaves_the_least_urgent(database: Database) -> None:
     assert take(database, limit=3) == usual[1:]
 
 
+def test_the_limit_holds_whatever_the_planner_thinks(database: Database) -> None:
+    """B030: a subquery with a limit may be run again for each row, where the planner knows of one row only."""
+    owe(database, 1)
+    database.execute_sql("analyze flowforge.outbox_message")
+    owe(database, 20)
+
+    with database.atomic():
+        for way in ("material", "hashjoin", "hashagg", "sort", "mergejoin"):
+            database.execute_sql(f"set local enable_{way} = off")
+        dispatches, *_ = transitions.take(database.raw(), "default", limit=5, after=Mark())
+
+    assert len(dispatches) == 5
+
+
 def test_what_is_due_in_the_future_stays(database: Database) -> None:
+    """B035: a delay is kept here, and by nobody else."""
     now, later = owe(database, 2)
     delay(later, 60)
 

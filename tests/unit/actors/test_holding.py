@@ -44,7 +44,7 @@ def test_an_attempt_gives_its_thread_back_when_it_ends_and_is_held_until_it_is_d
 
 @pytest.mark.parametrize(("seconds", "room"), [(10.0, 4), (0.1, 4), (0.03, 6), (0.018, 8), (0.001, 20), (0.0, 20)])
 def test_the_look_ahead_grows_only_while_tasks_are_short(seconds: float, room: int) -> None:
-    """Twenty milliseconds of work, and at most four attempts for each thread."""
+    """B036: twenty milliseconds of work, and at most four attempts for each thread."""
     holding = Holding(4, Unread())
 
     tried(holding, seconds, times=500)
