@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flowforge.actors")
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-_LAST_LOOK = 2000  # milliseconds that Dramatiq waits for its threads once they should be idle
+_LAST_LOOK = 1000  # milliseconds that Dramatiq waits for its threads once they should be idle
 _LEFT = 2.0  # seconds that threads may take to end which keep the process, and are not the engine's
 
 RET_OK = 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STOP_AFTER = 0.9  # of a lease that is not renewed, so that the attempt stops before it ends
-_LAST_OUTCOMES = 4.0  # seconds that a stopping process tries to commit what is left
+_LAST_OUTCOMES = 3.0  # seconds that a stopping process tries to commit what is left
 
 
 def owner_name() -> str:
@@ -57,6 +57,8 @@ class Runtime:
     lost_threads: int = 0
     #: Whether this process is to be replaced.
     retired: bool = False
+    #: Whether its own threads were stopped.
+    closed: bool = False
     #: How it is told to end then.
     end_process: Callable[[], None] = _terminate
 
@@ -79,6 +81,9 @@ class Runtime:
 
     def close(self) -> None:
         """Give back what still runs, commit what is left, and stop the engine's threads; the grace is over."""
+        if self.closed:
+            return
+        self.closed = True
         self.drain()
         left = [attempt for attempt in self.holding.running() if self.holding.end(attempt)]
         for attempt in left:

@@ -21,6 +21,7 @@ from flowforge.errors import IncompatibleServer
 from flowforge.settings import Settings
 from flowforge.workflow import Definition
 from tests import factories
+from tests.factories import Node
 from tests.support import wait_for
 
 if TYPE_CHECKING:

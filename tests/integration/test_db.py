@@ -73,7 +73,7 @@ def lock(connection: Any, *numbers: int) -> None:
 def test_a_deadlock_is_tried_again_and_logged(
     database: Database, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another holds two and asks for one; we hold one, ask for two, and are the first to notice."""
+    """B084: another holds two and asks for one; we hold one, ask for two, and are the first to notice."""
     both_hold, tries = threading.Barrier(2), list[int]()
 
     def rival() -> None:

@@ -441,6 +441,7 @@ def test_a_turn_is_told_to_those_who_watch(post: Post, turns: Turns, job: Job) -
 def test_a_statement_that_takes_too_long_ends_the_turn_and_not_the_scheduler(
     database: Database, post: Post, turns: Turns, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """B064: a rescuer that waits for a lock does not wait for ever, and rescues later."""
     (row,) = late(database, 1)
     job = Job(expire_leases, every=0.25, limit=0.2)
 

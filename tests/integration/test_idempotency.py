@@ -38,7 +38,7 @@ def test_a_key_stands_for_its_run_whatever_version_the_code_has(engine: Engine, 
 def test_the_same_key_for_something_else_is_a_conflict(
     engine: Engine, sales: Workflow[...], name: str, region: str
 ) -> None:
-    """B086."""
+    """B081, B086: what is asked for is not dropped in silence because another run has the key."""
     run = sales.options(idempotency_key="key").start(day=DAY)
     before = rows(engine.database)
 

@@ -207,8 +207,25 @@ def test_transactions_that_commit_out_of_order_are_both_published(
     assert [Dispatch.decode(member).run_id for member in runway.members("default")] == [late.id, early.id]
 
 
+def test_what_was_taken_and_not_pushed_is_due_again(
+    database: Database, publisher: Publisher, runway: Runway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B026: the publisher ends between the two."""
+    owed = owe(database, 2)
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(runway, "push", end)
+        publisher.publish()
+
+    assert publisher.publish() == 2
+    assert listed(runway) == owed
+
+
 def test_a_push_that_fails_leaves_everything_due(database: Database) -> None:
-    """B026, B027: Redis is away, and comes back empty."""
+    """B027: Redis is away, and comes back empty."""
     owed = owe(database, 5)
     with ValkeyServer() as server, closing(connect_redis(Settings(redis_url=server.url))) as client:
         runway = Runway(client, "away")

@@ -159,7 +159,7 @@ def test_a_worker_that_is_told_to_end_meanwhile_ends(fleet: Fleet, server: Postg
 
     server.kill()
     worker.terminate()
-    assert worker.wait(timeout=1 + 20) == 0
+    assert worker.wait(timeout=1 + 5 + 5) == 0  # and as long again for a busy machine
     server.start()
     fleet.worker(**LEDGER)
 

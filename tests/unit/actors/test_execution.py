@@ -87,6 +87,7 @@ def test_no_delay_is_no_pause() -> None:
 
 
 def test_a_failure_with_a_retry_left_is_due_again() -> None:
+    """B072: it is no outcome yet, of which dependents would hear."""
     one = attempt(failures_left=2, retry=Retry(attempts=3, delay="4s"))
 
     ending = ending_of(one, ValueError("no"))

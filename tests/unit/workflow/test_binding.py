@@ -150,6 +150,7 @@ def test_a_list_that_mixes_tasks_and_constants_is_refused(sales: Definition[Any]
 
 
 def test_a_task_of_another_workflow_is_refused(sales: Definition[Any]) -> None:
+    """B071: although that has a task of the same key."""
     stranger = Definition[Any]("daily-sales", Sales).task(extract)
     sales.task(extract)
 

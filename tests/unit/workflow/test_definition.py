@@ -172,6 +172,7 @@ def test_after_is_order_without_data(sales: Definition[Any]) -> None:
 
 
 def test_an_edge_is_counted_once(sales: Definition[Any]) -> None:
+    """B071: a task that is named twice is waited for once."""
     assert sales.task(transform, after=[sales.task(extract)]).upstream == ("extract",)
 
 
