@@ -37,14 +37,12 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 _STATE = r"'\w+'|\((?:'\w+',? ?)+\)|any\([^()]*(?:\([^()]*\))?[^()]*\)|\w+\.state"
 _TOKEN = r"\b\w+\.(?:fencing_)?token(?:_snapshot)?"
+_NOW = r"(?:\(select flowforge\.clock\(\)\)|flowforge\.clock\(\))"
 #: Kind -> how such a clause looks, and what stands in its place.
 KINDS = {
     "state": (rf"\b\w+\.state(?: \|\| '')? (?:=|in|<>) (?:{_STATE})", "true"),
     "token": (rf"{_TOKEN} (?:=|<) {_TOKEN}(?: \+ 1)?|\(\w+\.task_run_id, {_TOKEN}\) in \([^()]*\)", "true"),
-    "lease": (
-        r"\b\w+\.lease_(?:expires_at < \(?(?:select )?flowforge\.clock\(\)\)?|owner = %\(owner\)s(?:::text)?)",
-        "true",
-    ),
+    "lease": (rf"\b\w+\.lease_(?:expires_at < {_NOW}|owner = %\(owner\)s(?:::text)?)", "true"),
     "budget": (r"\b\w+\.(?:failures_left >= %\(charge\)s|losses_left > 0|upstream_remaining = 0)", "true"),
     "asked": (r"\b\w+\.cancel_requested_at is (?:not )?null", "true"),
     "due": (

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 import re
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 import dramatiq
 
@@ -24,10 +24,10 @@ from flowforge.workflow.stored import StoredTask
 from flowforge.workflow.task import Task, upstream_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from flowforge.workflow.options import HandlerKeywords, TaskKeywords
     from flowforge.workflow.retry import Duration
-    from flowforge.workflow.task import Interrupt
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -77,41 +77,10 @@ class Definition(Generic[P]):
         return f"<{type(self).__name__} {self.name!r} with {len(self.tasks)} tasks>"
 
     @overload
-    def task(
-        self,
-        function: Callable[Q, R],
-        /,
-        *,
-        key: str | None = ...,
-        inputs: Mapping[str, Any] | None = ...,
-        after: Task[..., Any] | Sequence[Task[..., Any]] = ...,
-        when: str = ...,
-        required: bool = ...,
-        retry: Retry = ...,
-        timeout: Duration = ...,
-        start_by: Duration | None = ...,
-        lease: Duration | None = ...,
-        queue: str = ...,
-        interrupt: Interrupt = ...,
-    ) -> Task[Q, R]: ...
+    def task(self, function: Callable[Q, R], /, **options: Unpack[TaskKeywords]) -> Task[Q, R]: ...
 
     @overload
-    def task(
-        self,
-        /,
-        *,
-        key: str | None = ...,
-        inputs: Mapping[str, Any] | None = ...,
-        after: Task[..., Any] | Sequence[Task[..., Any]] = ...,
-        when: str = ...,
-        required: bool = ...,
-        retry: Retry = ...,
-        timeout: Duration = ...,
-        start_by: Duration | None = ...,
-        lease: Duration | None = ...,
-        queue: str = ...,
-        interrupt: Interrupt = ...,
-    ) -> Decorator: ...
+    def task(self, /, **options: Unpack[TaskKeywords]) -> Decorator: ...
 
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
@@ -135,16 +104,7 @@ class Definition(Generic[P]):
     def on_failure(self, function: Callable[Q, R], /) -> Task[Q, R]: ...
 
     @overload
-    def on_failure(
-        self,
-        /,
-        *,
-        key: str = ...,
-        inputs: Mapping[str, Any] = ...,
-        retry: Retry = ...,
-        timeout: Duration = ...,
-        queue: str = ...,
-    ) -> Decorator: ...
+    def on_failure(self, /, **options: Unpack[HandlerKeywords]) -> Decorator: ...
 
     def on_failure(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
@@ -158,16 +118,7 @@ class Definition(Generic[P]):
     def on_success(self, function: Callable[Q, R], /) -> Task[Q, R]: ...
 
     @overload
-    def on_success(
-        self,
-        /,
-        *,
-        key: str = ...,
-        inputs: Mapping[str, Any] = ...,
-        retry: Retry = ...,
-        timeout: Duration = ...,
-        queue: str = ...,
-    ) -> Decorator: ...
+    def on_success(self, /, **options: Unpack[HandlerKeywords]) -> Decorator: ...
 
     def on_success(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a task like `on_failure`'s, which runs if none of the tasks above it failed."""

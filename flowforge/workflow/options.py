@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from flowforge.errors import DefinitionError, did_you_mean
 from flowforge.states import When
@@ -20,6 +20,27 @@ if TYPE_CHECKING:
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _SHORTEST = 0.1  # seconds: a shorter one is over before anybody can look
 _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
+
+
+class HandlerKeywords(TypedDict, total=False):
+    """What `Definition.on_failure` and `on_success` can be told, for type checkers."""
+
+    key: str | None
+    inputs: Mapping[str, Any] | None
+    retry: Retry
+    timeout: Duration
+    start_by: Duration | None
+    lease: Duration | None
+    queue: str
+    interrupt: Interrupt
+
+
+class TaskKeywords(HandlerKeywords, total=False):
+    """What `Definition.task` can be told."""
+
+    after: Task[..., Any] | Sequence[Task[..., Any]]
+    when: str
+    required: bool
 
 
 @dataclass(frozen=True)
