@@ -58,6 +58,11 @@ class Part(NamedTuple):
         return cls(loop.name, loop, loop.beat, limit)
 
 
+def expect_start() -> None:
+    """End this process, with code 1, unless a `Watch` looks within `HANG` seconds: an import may hang."""
+    faulthandler.dump_traceback_later(HANG, exit=True, file=2)
+
+
 class Watch:
     """
     Looks at the parts of a process: `parts` says which those are, at every look anew.

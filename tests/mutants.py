@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flowforge.db import Database
 
 STATEMENTS = Path("flowforge/transitions/statements.sql")
-_AT_ONCE = 2
+_AT_ONCE = 3
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 _STATE = r"'\w+'|\((?:'\w+',? ?)+\)|any\([^()]*(?:\([^()]*\))?[^()]*\)|\w+\.state"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 _COPIED = ("flowforge", "tests", "schema.sql", "pyproject.toml", "examples", "docs", "README.md", "Makefile")
 _LONGEST = 900.0  # seconds
-_HOW = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "")
+_HOW = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 
 def red(tests: Sequence[str], changed: Mapping[Path, str] | None = None) -> str | None:

@@ -3,7 +3,7 @@ One worker process: Dramatiq's Worker on FlowForge's broker, in this very proces
 
 SIGTERM stops the intake at once; what runs may end within the grace. Exit code 0 after an orderly stop, 75 when the
 process asked to be replaced, 70 when a thread of the engine's or Dramatiq's is dead or stuck, 2 when it cannot start,
-1 when user code lets no other thread run.
+1 when user code lets no other thread run, or its import does not end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import dramatiq
 import redis
 
+from flowforge import watch
 from flowforge.actors.boot import boot
 from flowforge.errors import FlowForgeError
 from flowforge.settings import Settings
@@ -39,13 +40,14 @@ RET_REPLACE_ME = 75  # EX_TEMPFAIL: a thread is lost, a new process will do
 def main() -> int:
     """Boot, work until told to stop, drain; return the exit code."""
     _log()
-    told = _listen()
+    watch.expect_start()
     try:
         settings = Settings.from_env()
         broker, engine = boot(settings)
     except (FlowForgeError, redis.RedisError) as error:
         logger.critical("worker.cannot_start error=%s", error)
         return RET_CANNOT_START
+    told = _listen()  # not before: nothing is held yet, and an import that hangs would not hear of it
     broker.emit_after("process_boot")
     worker = dramatiq.Worker(broker, worker_threads=settings.threads, worker_timeout=500)
     worker.start()

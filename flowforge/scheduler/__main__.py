@@ -16,7 +16,7 @@ import redis
 from flowforge.errors import FlowForgeError
 from flowforge.scheduler.build import build
 from flowforge.settings import Settings, arm_faults
-from flowforge.watch import Watch
+from flowforge.watch import Watch, expect_start
 
 logger = logging.getLogger("flowforge.scheduler")
 
@@ -28,15 +28,16 @@ def main() -> int:
     """Run the duties until told to stop; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
-    told = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+    expect_start()
     try:
         arm_faults()
         scheduler = build(Settings.from_env())
     except (FlowForgeError, redis.RedisError) as error:
         logger.critical("scheduler.cannot_start error=%s", error)
         return RET_CANNOT_START
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
     scheduler.start()
     Watch(scheduler.parts).until(told)
     scheduler.stop()

@@ -53,7 +53,7 @@ def hang(*_: Any, **__: Any) -> Any:
 
 
 def fall_ill(illness: str, name: str) -> None:
-    """Kill a thread of that name, let each fetch `fail` or `hang`, the boot fail, or a duty hang; and notice soon."""
+    """Kill a thread of that name, let each fetch `fail` or `hang`, the boot fail, a duty or the import hang."""
     watch._EVERY = 0.1
     sys.modules["flowforge.actors.boot"]._LONGEST_FETCH = 2.0 if name == "fetch" else 5.0
     if illness == "kill":
@@ -62,6 +62,9 @@ def fall_ill(illness: str, name: str) -> None:
         sys.modules["flowforge.scheduler.build"].JOBS = (Job(hang, every=0.1, limit=0.1),)
     elif name == "boot":
         Runtime.start = fail  # type: ignore[method-assign]
+    elif name == "import":
+        Path(os.environ.get("SICK_HANGS", os.devnull)).touch()
+        hang()
     elif illness in {"fail", "hang"}:
         Runway.pop = {"fail": fail, "hang": hang}[illness]  # type: ignore[method-assign]
 

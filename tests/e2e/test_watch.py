@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from flowforge.chaos.proxy import Proxy
 from flowforge.states import RunState
 from flowforge.watch import RET_DEAD
 from tests.e2e import workflows
+from tests.e2e.conftest import ROOT
 from tests.e2e.nursery import Nursery, nursing
 from tests.support import wait_for
 
@@ -62,6 +64,36 @@ def test_a_worker_with_a_dead_thread_ends(fleet: Nursery, thread: str, named: st
     assert worker.wait(timeout=20) == RET_DEAD
     (name,) = dead(fleet.log(worker))
     assert re.fullmatch(named, name)
+
+
+def test_a_worker_whose_import_hangs_ends_and_tells_where(fleet: Nursery) -> None:
+    """B055: it would look like one that is about to start."""
+    main = (
+        "import sys; from flowforge import watch; watch.HANG = 2.0; from flowforge.actors.__main__ import main; main()"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", main],
+        env={**fleet.environment(), **SICK, "SICK": "hang import"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert re.search(r'sick\.py", line \d+ in hang', ended.stderr)
+
+
+def test_a_worker_whose_import_hangs_ends_when_told(fleet: Nursery, tmp_path: Path) -> None:
+    """B055: at once, for it holds nothing."""
+    worker = fleet.start("flowforge.actors", **SICK, SICK="hang import", SICK_HANGS=str(tmp_path / "hangs"))
+    wait_for((tmp_path / "hangs").exists)
+
+    worker.terminate()
+
+    assert worker.wait(timeout=5) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("illness", ["fail", "hang"])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from flowforge import db
 
 if TYPE_CHECKING:
     from flowforge.settings import Settings
@@ -30,3 +35,22 @@ def test_every_child_opens_its_own_and_each_reply_belongs_to_its_question(settin
     assert parent["sessions"] == later["sessions"] == [later["before"]]
     assert thread["sessions"] == later_in_thread["sessions"]
     assert len({*first["sessions"], *second["sessions"], *thread["sessions"], *parent["sessions"]}) == 4
+
+
+def session() -> int:
+    """Return the process id of the server's end of our connection."""
+    (row,) = db.proxy.perform(db.fetch, "select pg_backend_pid() as session", {})
+    return int(row.session)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_asks_in_a_session_of_its_own_from_the_first_question_on(database: db.Database) -> None:
+    """B100."""
+    assert database.perform(db.fetch, "select 42 as answer", {})[0].answer == 42
+    before = session()
+
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        childs = pool.apply(session)
+
+    assert childs != before
+    assert session() == before

@@ -3,6 +3,7 @@
 # Annotations are read at run time here, as in every module that defines tasks.
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -323,6 +324,21 @@ def test_the_contexts_guard_held_for_three_leases_costs_nobody_a_lease(flowforge
     for key in flow.tasks:
         assert kinds(run, key) == ["created", "claimed", "succeeded"]
     assert run.result(neighbour) is False
+
+
+def test_a_coroutine_that_blocks_its_event_loop_for_three_leases_keeps_its_own(flowforge_worker: Worker) -> None:
+    """B050: whatever renews it runs on no event loop of the user's."""
+    flow = Workflow[[]]("blocks")
+
+    @flow.task
+    async def block() -> None:
+        time.sleep(3 * LEASE)  # noqa: ASYNC251 - on purpose
+
+    flowforge_worker.serve(flow)
+    run = flow.start()
+
+    assert run.wait(timeout=30) == "succeeded"
+    assert kinds(run, "block") == ["created", "claimed", "succeeded"]
 
 
 @contextmanager

@@ -216,9 +216,10 @@ def test_what_was_taken_and_not_pushed_is_due_again(
     def end(*_: object) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         patch.setattr(runway, "push", end)
-        publisher.publish()
+        with pytest.raises(SystemExit):
+            publisher.publish()
 
     assert publisher.publish() == 2
     assert listed(runway) == owed

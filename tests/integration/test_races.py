@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RACERS, CLAIMS, JOINS = 16, 200, 500
+PARTS, BATCH = 1000, 25
 
 
 def test_of_sixteen_connections_that_claim_one_dispatch_one_wins(database: Database, database_url: str) -> None:
@@ -63,12 +64,42 @@ def test_two_parents_that_finish_together_make_their_child_ready_once(database: 
     assert sorted(owed) == sorted(row.id for row in joins)
 
 
+def test_a_join_of_a_thousand_is_ready_once_though_parts_end_in_batches_and_some_are_lost(
+    database: Database, database_url: str
+) -> None:
+    """B068: batches at once all count for one join; a tenth is lost, and what its worker says later does not count."""
+    parts = {f"part_{number}": Node() for number in range(PARTS)}
+    dispatches = due(database, {**parts, "join": Node(list(parts))}, runs=1)
+    lost = database.perform(transitions.claim, dispatches[: PARTS // 10], owner="lost-worker", lease=-1)
+    kept = database.perform(transitions.claim, dispatches[PARTS // 10 :], owner="worker-1", lease=60)
+    batches = [kept[first : first + BATCH] for first in range(0, len(kept), BATCH)]
+
+    def finish(connection: Any, _: int, claims: Sequence[Claim]) -> int:
+        endings = transitions.finish(connection, [factories.outcome(claim) for claim in claims])
+        return [ending.became for ending in endings].count("ready")
+
+    early = race(database_url, [batches[racer::9] for racer in range(9)], finish)
+    database.perform(transitions.expire, limit=PARTS)
+    again = database.perform(transitions.claim, publish(database, PARTS), owner="worker-2", lease=60)
+    late = race(database_url, [[lost], [again]], finish)
+
+    (join,) = models.TaskRun.select().join(models.Task).where(models.Task.key == "join")
+    assert (len(lost), len(again), sum(map(sum, early))) == (PARTS // 10, PARTS // 10, 0)
+    assert late == [[0], [1]]
+    assert (join.state, join.upstream_remaining, kinds()["readied"]) == ("ready", 0, 1)
+
+
 def due(database: Database, tasks: Mapping[str, Node], *, runs: int) -> list[Dispatch]:
     """Start runs, and publish the dispatches of their roots."""
     workflow = factories.make_workflow(tasks)
     database.perform(transitions.start_run, [NewRun(uuid4(), workflow.id, "{}") for _ in range(runs)])
+    return publish(database, runs * len(tasks))
+
+
+def publish(database: Database, limit: int) -> list[Dispatch]:
+    """Publish the dispatches that are due."""
     with database.atomic():
-        dispatches, *_ = transitions.take(database.raw(), "default", limit=runs * len(tasks), after=Mark())
+        dispatches, *_ = transitions.take(database.raw(), "default", limit=limit, after=Mark())
     return dispatches
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+import time_machine
 
 from flowforge import models, transitions
 from flowforge.states import TaskState
@@ -27,6 +29,18 @@ def test_a_ready_task_run_is_owned_from_now_on(database: Database) -> None:
     assert 14.9 < (now.lease_expires_at - now.started_at).total_seconds() < 15.1
     assert (claim.id, claim.run_id, claim.task_id) == (row.id, row.workflow_run_id, row.task_id)
     assert (claim.token, claim.attempt, claim.failures_left, claim.parameters) == (1, 1, 2, "{}")
+
+
+def test_a_lease_begins_at_its_claim_by_the_databases_clock(database: Database) -> None:
+    """B060: not by this process's clock, which is ten minutes off, nor by now(), which a transaction holds still."""
+    row = factories.start_single(database)
+
+    with time_machine.travel(time.time() + 600), database.atomic():
+        database.execute_sql("select pg_sleep(0.2)")
+        ((began,),) = database.execute_sql("select flowforge.clock()").fetchall()
+        factories.claim(database, row, lease=15)
+
+    assert 15 <= (factories.reload(row).lease_expires_at - began).total_seconds() < 16
 
 
 def test_a_claim_is_told_and_its_dispatch_is_gone(database: Database) -> None:
