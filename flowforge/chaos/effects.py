@@ -8,6 +8,7 @@ from flowforge.db import fetch, load_statements
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from uuid import UUID
 
     from psycopg2.extensions import connection as Connection  # noqa: N812
 
@@ -23,7 +24,7 @@ EFFECT = _SQL["effect"]
 def prepare(connection: Connection) -> datetime:
     """Make the table of effects, empty. Return the database's time, from which on all is of this load."""
     with connection.cursor() as cursor:  # these cannot be prepared
-        for name in ("schema", "table", "empty"):
+        for name in ("schema", "gone", "table", "index"):
             cursor.execute(_SQL[name])
     return fetch(connection, _SQL["deadlocks"], {})[0].now  # type: ignore[no-any-return]
 
@@ -38,9 +39,9 @@ def counts(connection: Connection, since: datetime) -> dict[str, int]:
     return {row.what: int(row.number) for row in fetch(connection, _SQL["counts"], {"since": since})}
 
 
-def unfinished(connection: Connection, since: datetime) -> int:
-    """Return how many runs of the load since then have not ended."""
-    return int(fetch(connection, _SQL["unfinished"], {"since": since})[0].count)
+def left(connection: Connection, since: datetime) -> list[UUID]:
+    """Return the runs of the load since then that have not ended."""
+    return [row.id for row in fetch(connection, _SQL["left"], {"since": since})]
 
 
 def deadlocks(connection: Connection) -> int:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flowforge import client
 from flowforge.chaos import workflows
 from flowforge.chaos.effects import QUEUE
 from flowforge.errors import CannotCancel, CannotPause, CannotRerun, RowLocked
+from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.states import Paused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
     from flowforge.client import Prepared, Run, Workflow
 
 logger = logging.getLogger(__name__)
@@ -75,6 +80,12 @@ class Load:
     def go_on(self) -> None:
         """Resume the queue."""
         client.resume(Paused.QUEUE, QUEUE)
+
+    def abandon(self, runs: Iterable[UUID]) -> None:
+        """Cancel what is left of this load."""
+        for id_ in runs:
+            with suppress(*_REFUSED):
+                client.Run(id_, DEFAULT_ORGANIZATION).cancel(reason="chaos was interrupted", now=True)
 
     def calm(self) -> None:
         """Lift every pause that this load has made."""

@@ -25,6 +25,7 @@ from flowforge.errors import DatabaseUnreachable
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
+    from uuid import UUID
 
     from flowforge.settings import Settings
 
@@ -96,11 +97,21 @@ class _Chaos:
         self._deadlocks_seen = effects.deadlocks(database.raw())
         began = time.monotonic()
         with self._crew:
-            self._disturb(began)
-            self._calm(since)
+            try:
+                self._disturb(began)
+                self._calm(since)
+            except BaseException:
+                self._leave(since)
+                raise
         self._judge(since)
         self._verdict.took = time.monotonic() - began
         return self._verdict
+
+    def _leave(self, since: datetime) -> None:
+        """Leave nothing behind that nobody carries out: lift what is paused, and cancel what is left of the load."""
+        self._go_on(math.inf)
+        self._try(self._load.calm)
+        self._try(lambda: self._load.abandon(effects.left(client.engine().database.raw(), since)))
 
     def _disturb(self, began: float) -> None:
         troubles = plan(self._order.seed, self._order.seconds, servers=bool(self._order.servers))
@@ -200,9 +211,9 @@ class _Chaos:
         self._verdict.calm = time.monotonic() - began
 
     def _all_ended(self, since: datetime) -> bool:
-        left: list[int] = []
-        self._try(lambda: left.append(effects.unfinished(client.engine().database.raw(), since)))
-        return left == [0]
+        left: list[list[UUID]] = []
+        self._try(lambda: left.append(effects.left(client.engine().database.raw(), since)))
+        return left == [[]]
 
     def _in_time(self, began: float) -> bool:
         return time.monotonic() - began < self._order.calm
@@ -218,7 +229,7 @@ class _Chaos:
         self._verdict.counts = effects.counts(connection, since)
         self._verdict.unexplained = self._crew.unexplained
         self._verdict.wrong = {
-            "runs that have not ended": effects.unfinished(connection, since),
+            "runs that have not ended": len(effects.left(connection, since)),
             "deadlocks": self._deadlocks,
             **effects.wrong(connection, since),
             **insights.broken_invariants(connection),

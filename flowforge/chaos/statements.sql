@@ -4,16 +4,18 @@
 create schema if not exists flowforge_chaos;
 
 -- name: table
-create table if not exists flowforge_chaos.effect (
+create table flowforge_chaos.effect (
     task_run_id    uuid not null,
     fencing_token  bigint not null,
     run_id         uuid not null,
-    created_at     timestamptz not null default clock_timestamp(),
-    primary key (task_run_id, fencing_token)
+    created_at     timestamptz not null default clock_timestamp()
 );
 
--- name: empty
-delete from flowforge_chaos.effect;
+-- name: index
+create index effect_task_run on flowforge_chaos.effect (task_run_id, fencing_token);
+
+-- name: gone
+drop table if exists flowforge_chaos.effect;
 
 -- name: effect
 insert into flowforge_chaos.effect (task_run_id, fencing_token, run_id) values (%s, %s, %s);
@@ -27,8 +29,8 @@ select count(*)
   join flowforge.task d on d.id = t.task_id
   join flowforge.workflow w on w.id = d.workflow_id
  where left(w.name, 6) = 'chaos-' and t.state = 'succeeded' and t.created_at >= %(since)s
-   and not exists (select from flowforge_chaos.effect e
-                    where e.task_run_id = t.id and e.fencing_token = t.fencing_token);
+   and 1 <> (select count(*) from flowforge_chaos.effect e
+              where e.task_run_id = t.id and e.fencing_token = t.fencing_token);
 
 -- name: effects at a token at which nobody had claimed the task run
 select count(*)
@@ -62,8 +64,8 @@ select 'events ' || e.kind, count(*)
  group by e.kind
  order by what;
 
--- name: unfinished
-select count(*)
+-- name: left
+select r.id
   from flowforge.workflow_run r
   join flowforge.workflow w on w.id = r.workflow_id
  where left(w.name, 6) = 'chaos-' and r.created_at >= %(since)s and r.finished_at is null;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +37,8 @@ def chaos(
 
     Only what it has started is disturbed. The database must hold a consent: `flowforge doctor --allow-chaos`.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: its processes end, and its load is cancelled
+        signal.signal(number, signal.default_int_handler)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     directory = logs or Path(tempfile.mkdtemp(prefix="flowforge-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)

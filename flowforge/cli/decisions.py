@@ -51,9 +51,9 @@ def pause(runs: Runs, reason: Reason = "") -> None:
     _each(runs, lambda run: "paused" if run.pause(reason=reason) else "was paused already")
 
 
-def resume(runs: Runs) -> None:
+def resume(runs: Runs, reason: Reason = "") -> None:
     """Dispatch runs again."""
-    _each(runs, lambda run: "resumed" if run.resume() else "was not paused")
+    _each(runs, lambda run: "resumed" if run.resume(reason=reason) else "was not paused")
 
 
 def move(

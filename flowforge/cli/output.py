@@ -85,8 +85,10 @@ def runs(rows: Iterable[RunSummary]) -> Table:
 
 def _decided(run: RunSummary) -> Text:
     """Return what people decided about a run that goes on."""
-    stopping = run.cancel_requested_at and not run.finished_at
-    return Text("cancel was asked for", style="magenta") if stopping else paused(run.paused)
+    if run.cancel is None:
+        return paused(run.paused)
+    why = f": {run.cancel['reason']}" if run.cancel["reason"] else ""
+    return Text(f"cancel asked for by {run.cancel['by']}{why}", style="magenta")
 
 
 def paused(pauses: Sequence[PauseSummary]) -> Text:

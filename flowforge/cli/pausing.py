@@ -42,9 +42,9 @@ def pause_workflow(name: Name, reason: Reason = "") -> None:
 
 
 @workflows.command(name="resume")
-def resume_workflow(name: Name) -> None:
+def resume_workflow(name: Name, reason: Reason = "") -> None:
     """Dispatch a workflow's runs again."""
-    _resume(Paused.WORKFLOW, name)
+    _resume(Paused.WORKFLOW, name, reason)
 
 
 @queues.command(name="list")
@@ -71,9 +71,9 @@ def pause_queue(name: Name, reason: Reason = "") -> None:
 
 
 @queues.command(name="resume")
-def resume_queue(name: Name) -> None:
+def resume_queue(name: Name, reason: Reason = "") -> None:
     """Dispatch a queue again."""
-    _resume(Paused.QUEUE, name)
+    _resume(Paused.QUEUE, name, reason)
 
 
 def _pause(kind: Paused, name: str, reason: str) -> None:
@@ -82,9 +82,9 @@ def _pause(kind: Paused, name: str, reason: str) -> None:
     typer.echo(f"{kind} {name} {'is paused' if done else 'was paused already'}")
 
 
-def _resume(kind: Paused, name: str) -> None:
+def _resume(kind: Paused, name: str, reason: str) -> None:
     client.engine()
-    done = client.resume(kind, name)
+    done = client.resume(kind, name, reason=reason)
     typer.echo(f"{kind} {name} {'is dispatched again' if done else 'was not paused'}")
 
 

@@ -109,7 +109,7 @@ def rerun(run: Run, keys: Sequence[str], *, reason: str, by: str | None) -> list
 
 def _why_not(run: Run, refused: transitions.Rerun) -> str:
     if refused.before not in RUN_TERMINAL:
-        return f"run {run.id} is {refused.before}: only a run that has ended can be rerun"
+        return f"run {run.id} is {refused.before}: only a run that has ended can be rerun; wait for it, or cancel it"
     if not refused.tasks:
         return f"run {run.id} has no task that failed or was cancelled: name the tasks to carry out again"
     unwanted = [again.key for again in refused.tasks if again.becomes == "unwanted"]
@@ -152,20 +152,27 @@ def pause(
     return True
 
 
-def resume(kind: Paused, name: str, *, by: str | None = None, organization: UUID = DEFAULT_ORGANIZATION) -> bool:
-    """Dispatch a run, a workflow or a queue again; False where it was not paused."""
-    subject, decision = Subject(organization, Paused(kind), name), _decision(by)
+def resume(
+    kind: Paused, name: str, *, reason: str = "", by: str | None = None, organization: UUID = DEFAULT_ORGANIZATION
+) -> bool:
+    """
+    Dispatch a run, a workflow or a queue again; False where it was not paused.
+
+    Raises `CannotPause` where there is no such thing.
+    """
+    subject, decision = Subject(organization, Paused(kind), name), _decision(by, reason)
     with _transaction() as connection:
         if not _is_name(subject) or not transitions.resume(connection, subject, decision):
+            _require_subject(subject)
             return False
         transitions.unhold(connection)
-        audit.record(organization, decision.by, f"{subject.kind}.resume", (subject.kind, name))
+        audit.record(organization, decision.by, f"{subject.kind}.resume", (subject.kind, name), {"reason": reason})
     _wake()
     return True
 
 
 def _require_subject(subject: Subject) -> None:
-    """Raise `CannotPause` for a name that is none: a pause of it would look as if it worked."""
+    """Raise `CannotPause` for a name that is none: a pause or a resume of it would look as if it worked."""
     known = {Paused.WORKFLOW: insights.workflow_names, Paused.QUEUE: insights.queue_names}
     if subject.kind is Paused.RUN:
         there = _is_name(subject) and insights.run_state(subject.organization, UUID(subject.name)) is not None

@@ -153,9 +153,9 @@ class Run:
         """Dispatch nothing more of this run until `resume`; what runs goes on. False where it is paused already."""
         return decisions.pause(Paused.RUN, str(self.id), reason=reason, by=by, organization=self.organization)
 
-    def resume(self, *, by: str | None = None) -> bool:
+    def resume(self, *, reason: str = "", by: str | None = None) -> bool:
         """Dispatch this run again. False where it was not paused."""
-        return decisions.resume(Paused.RUN, str(self.id), by=by, organization=self.organization)
+        return decisions.resume(Paused.RUN, str(self.id), reason=reason, by=by, organization=self.organization)
 
     def _stuck(self) -> str:
         """Return why nothing of the run is being carried out, as far as one sees."""

@@ -95,6 +95,25 @@ select count(*)
      cross join unnest(reaches) as to_state)
    and not (e.kind = 'refused' and e.from_state = e.to_state);
 
+-- name: runs whose last event does not tell their state
+select count(*)
+  from flowforge.workflow_run r
+  left join lateral (select e.to_state
+                       from flowforge.workflow_run_event e
+                      where e.workflow_run_id = r.id
+                      order by e.number desc
+                      limit 1) as last on true
+ where r.state is distinct from last.to_state;
+
+-- name: finished runs whose state does not follow from their counters
+select count(*)
+  from flowforge.workflow_run r
+ where r.finished_at is not null
+   and r.state <> case when r.tasks_failed > 0 then 'failed'
+                       when r.tasks_cancelled > 0 or r.cancel_requested_at is not null then 'cancelled'
+                       else 'succeeded'
+                  end;
+
 -- name: events of runs that do not begin where the one before has ended
 select count(*)
   from (select e.from_state, lag(e.to_state) over (partition by e.workflow_run_id order by e.number) as before

@@ -43,16 +43,24 @@ class QueueSummary:
 def list_workflows(organization: UUID) -> list[WorkflowSummary]:
     """Return the stored workflows by name."""
     rows = fetch(proxy.raw(), _SQL["workflows"], {"organization": organization})
-    paused = _by_subject(organization, Paused.WORKFLOW)
+    paused = _pauses_by(organization, Paused.WORKFLOW, "workflows_of_paused_queues")
     return [WorkflowSummary(**row._asdict(), paused=paused.get(row.name, [])) for row in rows]
 
 
 def list_queues(organization: UUID) -> list[QueueSummary]:
     """Return the queues that stored tasks name, or where something waits, by name."""
     rows = fetch(proxy.raw(), _SQL["queues"], {"organization": organization})
-    paused = _by_subject(organization, Paused.QUEUE)
+    paused = _pauses_by(organization, Paused.QUEUE, "queues_of_paused_others")
     return [QueueSummary(**row._asdict(), paused=paused.get(row.name, [])) for row in rows]
 
 
-def _by_subject(organization: UUID, kind: Paused) -> dict[str, list[PauseSummary]]:
-    return {one.subject: [one] for one in pauses(organization, kinds=[kind])}
+def _pauses_by(organization: UUID, kind: Paused, concerned: str) -> dict[str, list[PauseSummary]]:
+    """Return name -> pauses of what has it, and, by the query `concerned`, of others that stop something of it."""
+    if not (there := pauses(organization)):
+        return {}
+    by_name = {one.subject: [one] for one in there if one.kind == kind}
+    known = {(one.kind, one.subject): one for one in there}
+    for row in fetch(proxy.raw(), _SQL[concerned], {"organization": organization}):
+        if pause := known.get((row.kind, row.subject)):
+            by_name.setdefault(row.name, []).append(pause)
+    return by_name

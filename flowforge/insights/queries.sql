@@ -158,3 +158,23 @@ select o.routing_key as name, count(*)::int as due,
 select count(*)::int as number, max(e.created_at) as last
   from flowforge.task_run_event e
  where e.kind = 'refused';
+
+
+-- name: workflows_of_paused_queues
+select distinct w.name, p.kind, p.subject
+  from flowforge.pause p
+  join flowforge.task t on t.queue = p.subject
+  join flowforge.workflow w on w.id = t.workflow_id and w.organization_id = p.organization_id
+ where p.organization_id = %(organization)s::uuid and p.kind = 'queue'
+ order by w.name, p.subject;
+
+
+-- name: queues_of_paused_others
+-- Queues in which a paused workflow, or run, holds something.
+select distinct o.routing_key as name, p.kind, p.subject
+  from flowforge.pause p
+  join flowforge.outbox_message o
+    on o.organization_id = p.organization_id and o.held
+   and p.subject = case p.kind when 'workflow' then o.payload ->> 'workflow' else o.workflow_run_id::text end
+ where p.organization_id = %(organization)s::uuid and p.kind <> 'queue'
+ order by o.routing_key, p.subject;

@@ -9,7 +9,8 @@ from uuid import UUID
 from peewee import JOIN, fn
 
 from flowforge.insights.pauses import PauseSummary, pauses_of
-from flowforge.models import OutboxMessage, Task, TaskRun, Workflow, WorkflowRun
+from flowforge.models import OutboxMessage, Task, TaskRun, Workflow, WorkflowRun, WorkflowRunEvent
+from flowforge.states import RunEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +35,8 @@ class RunSummary:
     tasks: dict[str, int]
     #: What keeps it from being dispatched, with who paused it and why.
     paused: list[PauseSummary]
+    #: Of a cancel that was asked for and is not done: `by` and `reason`.
+    cancel: dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _detailed(organization: UUID) -> Any:
 def _summaries(query: Any) -> list[RunSummary]:
     rows = list(query)
     counts = _task_counts(row.id for row in rows)
-    paused = pauses_of(rows)
+    paused, cancels = pauses_of(rows), _cancels_of(rows)
     return [
         RunSummary(
             id=row.id,
@@ -152,9 +155,21 @@ def _summaries(query: Any) -> list[RunSummary]:
             finished_at=row.finished_at,
             tasks=counts.get(row.id, {}),
             paused=paused.get(row.id, []),
+            cancel=cancels.get(row.id),
         )
         for row in rows
     ]
+
+
+def _cancels_of(rows: Iterable[WorkflowRun]) -> dict[UUID, dict[str, str]]:
+    """Return run -> who asked to cancel it and why, for those that go on all the same."""
+    asked = [row.id for row in rows if row.cancel_requested_at and not row.finished_at]
+    if not asked:
+        return {}
+    query: Any = WorkflowRunEvent.select(WorkflowRunEvent.workflow_run, WorkflowRunEvent.detail).where(
+        WorkflowRunEvent.workflow_run.in_(asked) & (WorkflowRunEvent.kind == RunEvent.CANCEL_REQUESTED)
+    )
+    return dict(query.order_by(WorkflowRunEvent.number).tuples())
 
 
 def _task_counts(run_ids: Iterable[UUID]) -> dict[UUID, dict[str, int]]:

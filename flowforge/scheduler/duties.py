@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _BATCH = 500
 _PATIENCE = 0.1  # seconds that one row is waited for, which a user's transaction may lock: the next turn tries again
 _TO_RENEW = 10.0  # seconds that workers have, at most, to renew their leases after the database was away
+_TO_HEAR = 3.0  # seconds until a worker has heard that it is to cancel, and has acted when its own grace ends
 _TO_RENEW_ONE = 2.0  # seconds that a worker has to renew a lease after a guard kept it from that
 _KEYS = 5_000  # idempotency keys of one turn: 500 starts a second that use one
 
@@ -113,7 +114,7 @@ def release_held(post: Post) -> int:
 
 def cut_off_cancelled(post: Post) -> int:
     """End task runs whose code goes on though it was asked to stop, and whose worker has not given it up either."""
-    asked = post.database.perform(insights.asked_before, post.cancel_grace, limit=_BATCH)
+    asked = post.database.perform(insights.asked_before, post.cancel_grace + _TO_HEAR, limit=_BATCH)
     outcomes = [Outcome(one.id, one.run_id, one.token, TaskState.CANCELLED) for one in asked]
     ended = _end(post, transitions.cut_off, outcomes)
     for one in asked:

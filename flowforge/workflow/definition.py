@@ -108,9 +108,10 @@ class Definition(Generic[P]):
 
     def on_failure(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """
-        Make a function a task that runs once all tasks above it have ended and any failed; usable as a decorator.
+        Make a function a task that runs once all required tasks above it have ended and any of them failed.
 
-        It is a task like any other: durable, retried, seen in the run, which can succeed or fail without it.
+        Usable as a decorator. It is a task like any other: durable, retried, seen in the run, which can succeed or fail
+        without it. Where the run is cancelled it is cancelled as well.
         """
         return self._handler(function, When.ANY_FAILED, options)
 
@@ -121,15 +122,15 @@ class Definition(Generic[P]):
     def on_success(self, /, **options: Unpack[HandlerKeywords]) -> Decorator: ...
 
     def on_success(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a function a task like `on_failure`'s, which runs if none of the tasks above it failed."""
+        """Make a function a task like `on_failure`'s, which runs if no required task above it failed."""
         return self._handler(function, When.NONE_FAILED, options)
 
     def _handler(self, function: Callable[..., Any] | None, when: When, options: Mapping[str, Any]) -> Any:
         if function is None:
             return lambda function: self._handler(function, when, options)
-        watched = [task for task in self.tasks.values() if task.key not in self._handlers]
+        watched = [task for task in self.tasks.values() if task.required]  # those by which the run fails
         if not watched:
-            raise DefinitionError(f"workflow {self.name!r}: write on_failure and on_success below the tasks")
+            raise DefinitionError(f"workflow {self.name!r}: write on_failure and on_success below the required tasks")
         rule = {"after": watched, "when": when, "required": False}
         if given := [name for name in rule if name in options]:
             raise DefinitionError(

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from flowforge import insights, models
 from flowforge.chaos.trouble import SERVERS, WEIGHTS, plan
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import ROOT, Fleet
+from tests.support import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +35,30 @@ def test_trouble_is_the_same_for_the_same_seed_and_of_every_kind_within_a_minute
     assert troubles == plan(SEED, 60, servers=True) != plan(SEED + 1, 60, servers=True)
     assert {trouble.kind for trouble in troubles} == WEIGHTS.keys() | SERVERS.keys()
     assert {trouble.kind for trouble in plan(SEED, 3600, servers=False)} == WEIGHTS.keys()
+
+
+def test_who_is_told_to_end_leaves_no_process_no_pause_and_no_run(fleet: Fleet, tmp_path: Path) -> None:
+    """As Ctrl-C does: on servers of yours, where there may be no worker of that queue but its own."""
+    fleet.scheduler()
+    environment = fleet.environment()
+    command = [sys.executable, "-m", "flowforge"]
+    subprocess.run([*command, "doctor", "--allow-chaos"], cwd=ROOT, env=environment, check=True)
+    with (tmp_path / "said").open("wb") as said:
+        causing = subprocess.Popen(
+            [*command, "chaos", "--seconds", "300", "--logs", str(tmp_path)], cwd=ROOT, env=environment, stderr=said
+        )
+    wait_for(lambda: models.WorkflowRun.select().where(models.WorkflowRun.state == "succeeded").count() > 5)
+    crew = psutil.Process(causing.pid).children(recursive=True)
+
+    causing.terminate()
+
+    assert causing.wait(timeout=60) != 0
+    assert len(crew) >= 5
+    assert [one.pid for one in crew if one.is_running()] == []
+    assert insights.pauses(models.DEFAULT_ORGANIZATION) == []
+    wait_for(
+        lambda: not models.WorkflowRun.select().where(models.WorkflowRun.finished_at.is_null()).count(), seconds=40
+    )
 
 
 @pytest.mark.soak

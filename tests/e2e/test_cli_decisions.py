@@ -118,7 +118,7 @@ def test_running_code_is_said_to_be_told(flowforge: Command, run: client.Run) ->
 
     assert one == (0, f"{run.id} count running: its code was told to stop, square cancelled", "")
     assert whole == (0, f"{run.id} running: its code was told to stop", "")
-    assert "cancel was asked for" in lines(listed)[1]
+    assert f"cancel asked for by {ME}" in lines(listed)[1]
     assert states(run) == {"count": "running", "double": "cancelled", "total": "cancelled", "square": "cancelled"}
 
 
@@ -130,6 +130,7 @@ WRONG = {
     "runs cancel": ("Missing argument", 2),
     "start numbers --timeout 5": ("it is for who waits: add --wait", 2),
     "workflows pause nubmers": ("there is no workflow 'nubmers' (did you mean 'numbers'?)", 1),
+    "workflows resume nubmers": ("there is no workflow 'nubmers' (did you mean 'numbers'?)", 1),
     "queues pause defualt": ("there is no queue 'defualt' (did you mean 'default'?)", 1),
 }
 

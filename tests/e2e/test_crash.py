@@ -67,6 +67,26 @@ def test_sigterm_lets_short_work_end_and_gives_long_work_back(fleet: Fleet) -> N
     assert (the_task_run(long, "sleep").state, the_task_run(long, "sleep").attempt) == ("ready", 1)
 
 
+def test_sigterm_under_load_loses_nothing_and_charges_nothing(fleet: Fleet) -> None:
+    """B062: all threads are busy, more is claimed already, and more than that waits."""
+    fleet.scheduler()
+    worker = fleet.worker(FLOWFORGE_GRACE="2", FLOWFORGE_THREADS="8")
+    runs = workflows.slow.start_many(workflows.slow.prepare(n=1) for _ in range(40))
+    wait_for(
+        lambda: runs[0].state is RunState.SUCCEEDED or sum("succeeded" in events(run, "sleep") for run in runs) > 4
+    )
+
+    worker.terminate()
+
+    assert worker.wait(timeout=2 + 5) == 0
+    fleet.worker(FLOWFORGE_THREADS="8")
+    assert {run.wait(timeout=60) for run in runs} == {RunState.SUCCEEDED}
+    for history in [events(run, key) for run in runs for key in ("sleep", "after_sleep")]:
+        assert history.count("claimed") == 1 + history.count("handed_back")
+        assert not {"expired", "retried", "refused"} & set(history)
+    assert {the_task_run(run, "sleep").attempt for run in runs} == {1}
+
+
 def test_a_lost_task_that_was_on_its_last_start_fails_its_run(fleet: Fleet) -> None:
     """B044, B045: a body that kills its worker every time ends as worker_lost after its budget."""
     fleet.scheduler()

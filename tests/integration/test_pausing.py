@@ -115,6 +115,31 @@ def test_a_listing_says_that_a_run_is_paused_and_by_what(run: Run) -> None:
     ]
 
 
+def test_a_workflow_is_listed_with_pauses_of_its_queues_and_a_queue_with_those_of_what_it_holds(
+    engine: Engine, run: Run
+) -> None:
+    flowforge.pause(Paused.QUEUE, "cpu", by="me")
+    flowforge.pause(Paused.WORKFLOW, "sales", by="you")
+    run.pause(by="they")
+    situation.take(engine.database, "cpu")
+
+    (workflow,) = insights.list_workflows(DEFAULT_ORGANIZATION)
+    queues = {queue.name: queue for queue in insights.list_queues(DEFAULT_ORGANIZATION)}
+
+    assert [pause.paused_by for pause in workflow.paused] == ["you", "me"]
+    assert [pause.paused_by for pause in queues["cpu"].paused] == ["me", "they", "you"]
+    assert queues["default"].paused == []
+
+
+def test_a_run_that_is_to_be_cancelled_is_listed_with_who_and_why(engine: Engine, run: Run) -> None:
+    factories.claim(engine.database, factories.task_run(run.id, "extract"))
+    run.cancel(reason="wrong day", by="me")
+
+    (listed,) = insights.list_runs(DEFAULT_ORGANIZATION)
+
+    assert listed.cancel == {"by": "me", "reason": "wrong day"}
+
+
 def test_a_run_says_that_a_queue_is_paused_of_which_its_tasks_make_use(run: Run) -> None:
     flowforge.pause(Paused.QUEUE, "cpu", reason="wrong day", by="me")
 
@@ -179,15 +204,15 @@ def test_what_only_others_have_is_not_there(kind: Paused) -> None:
         flowforge.pause(kind, "theirs")
 
     assert flowforge.pause(kind, "theirs", organization=other) is True
-    assert flowforge.resume(kind, "theirs") is False
+    with pytest.raises(CannotPause, match=f"there is no {kind} 'theirs'$"):
+        flowforge.resume(kind, "theirs")
 
 
 @pytest.mark.usefixtures("run")
 def test_what_is_no_id_is_no_run() -> None:
-    with pytest.raises(CannotPause, match="there is no run '3f2a'"):
-        flowforge.pause(Paused.RUN, "3f2a")
-
-    assert flowforge.resume(Paused.RUN, "3f2a") is False
+    for decide in (flowforge.pause, flowforge.resume):
+        with pytest.raises(CannotPause, match="there is no run '3f2a'"):
+            decide(Paused.RUN, "3f2a")
 
 
 @pytest.mark.usefixtures("run")

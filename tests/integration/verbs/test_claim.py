@@ -10,6 +10,7 @@ import time_machine
 
 from flowforge import models, transitions
 from flowforge.states import TaskState
+from flowforge.transitions import Release
 from tests import factories
 from tests.factories import Node
 from tests.integration.verbs import situation
@@ -144,6 +145,19 @@ def test_a_lost_reply_is_given_again_to_the_same_owner_only(database: Database) 
     assert again == [lost]
     assert other == []
     assert situation.changed_since(before) == set()
+
+
+def test_of_a_late_and_a_present_dispatch_in_one_batch_the_present_one_is_claimed(database: Database) -> None:
+    """B027: they name one task run at two tokens."""
+    row = factories.start_single(database)
+    late = factories.dispatch(row)
+    (claimed,) = factories.claim(database, row)
+    database.perform(transitions.hand_back, [Release(claimed.id, claimed.token)])
+    present = factories.dispatch(factories.reload(row))
+
+    claims = database.perform(transitions.claim, [late, present], owner="worker-1", lease=15)
+
+    assert [claim.token for claim in claims] == [present.token + 1]
 
 
 def test_a_doubled_message_in_one_batch_is_one_claim(database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,8 @@ from tests import factories
 from tests.integration.verbs import situation
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from flowforge.db import Database
 
 
@@ -144,6 +146,22 @@ def test_while_its_completion_is_open_a_renewal_is_busy_and_then_lost(database: 
     after = database.perform(transitions.renew, factories.renewals(held, lease=60))
 
     assert (during, after) == ({(row.id, row.fencing_token): "busy"}, {(row.id, row.fencing_token): "lost"})
+
+
+def test_what_ended_at_this_token_is_lost_even_while_the_row_is_locked(database: Database, database_url: str) -> None:
+    row = situation.in_state(database, TaskState.RUNNING)
+    held = [(row.id, row.fencing_token)]
+    database.perform(transitions.finish, [situation.outcome(row)])
+
+    with situation.held_open(database_url, lambda connection: lock(connection, row.id)):
+        answer = database.perform(transitions.renew, factories.renewals(held, lease=60))
+
+    assert answer == {(row.id, row.fencing_token): "lost"}
+
+
+def lock(connection: Any, task_run: UUID) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("select from flowforge.task_run where id = %s for update", (str(task_run),))
 
 
 def test_a_stale_renewal_is_lost_even_while_the_row_is_locked(database: Database, database_url: str) -> None:

@@ -226,13 +226,14 @@ def test_what_is_no_function_is_refused(sales: Definition[Any], thing: Any) -> N
 def alert(day: date) -> None: ...
 
 
-def test_a_handler_is_a_task_that_waits_for_all_and_is_not_required(sales: Definition[Any]) -> None:
+def test_a_handler_is_a_task_that_waits_for_all_that_are_required_and_is_not_so_itself(sales: Definition[Any]) -> None:
     sales.task(extract)
+    sales.task(lambda: None, key="extra", required=False)
     sales.task(transform)
 
     failure, success = sales.on_failure(alert), sales.on_success(alert, key="praise")
 
-    assert [task.key for task in sales.structure()] == ["extract", "transform", "alert", "praise"]
+    assert [task.key for task in sales.structure()] == ["extract", "extra", "transform", "alert", "praise"]
     assert (failure.upstream, success.upstream) == (("extract", "transform"), ("extract", "transform"))
     assert (failure.when, success.when) == ("any_failed", "none_failed")
     assert (failure.required, success.required) == (False, False)
@@ -266,7 +267,7 @@ def test_handlers_stand_below_the_tasks(sales: Definition[Any]) -> None:
 
     late = refused(lambda: sales.task(transform))
 
-    assert early == ["workflow 'daily-sales': write on_failure and on_success below the tasks"] * 2
+    assert early == ["workflow 'daily-sales': write on_failure and on_success below the required tasks"] * 2
     assert late == f"workflow 'daily-sales': write {transform!r} above on_failure and on_success, which wait for all"
     assert list(sales.tasks) == ["extract", "alert"]
 
