@@ -76,11 +76,16 @@ TESTS = {
     ),
     "take": ("integration/verbs/test_take.py", "integration/verbs/test_pause.py"),
     "resend": ("integration/verbs/test_take.py", "integration/test_outbox.py"),
-    "hold": ("integration/test_moving.py", "integration/test_moving_rules.py"),
+    "hold": (
+        "integration/verbs/test_cancel_races.py",
+        "integration/test_moving.py",
+        "integration/test_moving_rules.py",
+        "integration/test_decisions.py",
+    ),
     "move": ("integration/test_moving.py", "integration/test_moving_rules.py"),
     "pause": ("integration/verbs/test_pause.py", "integration/verbs/test_pause_races.py"),
-    "resume": ("integration/verbs/test_pause.py", "integration/verbs/test_pause_races.py"),
-    "unhold": ("integration/verbs/test_pause.py", "integration/verbs/test_pause_races.py"),
+    "resume": tuple(f"integration/verbs/test_{name}.py" for name in ("resume", "pause", "pause_races")),
+    "unhold": tuple(f"integration/verbs/test_{name}.py" for name in ("resume", "pause", "pause_races")),
     "forget": ("integration/test_idempotency.py", "integration/test_duties.py"),
     "here": ("integration/test_guarding.py",),
 }
@@ -93,7 +98,18 @@ LAST = (
 )
 #: (verb, kind, number) -> why no test can tell it from the original.
 EQUIVALENT: dict[tuple[str, str, int], str] = {
-    ("claim", "state", 3): "it has an owner only while it runs, by taskrun_lease_iff_running",
+    **{(verb, "order", 1): "it skips what is locked and waits for nobody" for verb in ("renew", "lose", "resend")},
+    ("claim", "state", 3): "what is not running has no owner, by taskrun_lease_iff_running",
+    ("finish", "state", 8): "who was asked to cancel is running, and ended here, or cancelled, by a CHECK",
+    ("expire", "state", 2): "what is not running has no lease, by taskrun_lease_iff_running",
+    (
+        "move",
+        "state",
+        5,
+    ): "`going` has asked already; every update of a run is to say which states it leaves",
+    ("cancel", "state", 1): "`counted` asks again; of a run that has ended no task run is left to choose",
+    ("cancel", "state", 10): "`going` has asked already; as in move",
+    ("rerun", "state", 8): "`going` has asked already; as in move",
 }
 
 

@@ -1034,7 +1034,8 @@ with run as materialized (
     returning p.id
 ), run_told as (
     insert into flowforge.workflow_run_event (organization_id, workflow_run_id, kind, from_state, to_state, detail)
-    select run.organization_id, run.id, 'resumed', run.state, run.state, jsonb_build_object('by', %(by)s::text)
+    select run.organization_id, run.id, 'resumed', run.state, run.state,
+           jsonb_build_object('by', %(by)s::text, 'reason', %(reason)s::text)
       from run
      cross join resumed
      where run.state in ('pending', 'running')

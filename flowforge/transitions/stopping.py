@@ -128,7 +128,7 @@ class Subject(NamedTuple):
 
 def pause(connection: Connection, subject: Subject, decision: Decision) -> bool:
     """Dispatch nothing of a subject from now on; False where it is paused already, or is a run that has ended."""
-    return bool(fetch(connection, _SQL["pause"], {**_about(subject, decision), "reason": decision.reason}))
+    return bool(fetch(connection, _SQL["pause"], _about(subject, decision)))
 
 
 def resume(connection: Connection, subject: Subject, decision: Decision) -> bool:
@@ -139,7 +139,7 @@ def resume(connection: Connection, subject: Subject, decision: Decision) -> bool
 def _about(subject: Subject, decision: Decision) -> dict[str, object]:
     run = subject.name if subject.kind is Paused.RUN else None
     named = {"organization": subject.organization, "kind": subject.kind.value, "subject": subject.name}
-    return {**named, "run": run, "by": decision.by}
+    return {**named, "run": run, "by": decision.by, "reason": decision.reason}
 
 
 def unhold(connection: Connection, *, limit: int = _AT_ONCE) -> int:

@@ -51,7 +51,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "cancel": {"runs": [_ID], "tasks": [], "whole": True, "now": False, "overdue": False, "detail": "{}"},
     "rerun": {"run": _ID, "tasks": [], "detail": "{}"},
     "pause": {**_NO_RUN, "by": "me", "reason": ""},
-    "resume": {**_NO_RUN, "by": "me"},
+    "resume": {**_NO_RUN, "by": "me", "reason": ""},
     "unhold": {"limit": 1},
     "forget": {"limit": 1},
     "guard": {"id": _ID, "token": 1},

@@ -260,6 +260,28 @@ def test_a_plan_that_is_no_longer_true_changes_nothing_of_a_task_run(database: D
     assert situation.changed_since(before) == set()
 
 
+@pytest.mark.parametrize("meanwhile", ["an upstream ended", "its end", "a cancel"])
+def test_a_plan_is_not_carried_out_for_a_run_in_another_state(database: Database, meanwhile: str) -> None:
+    """At tokens that are still the same."""
+    tasks = {"extract": Node(), "load": Node(["extract"])} if meanwhile == "an upstream ended" else {"extract": Node()}
+    run_id = factories.start(database, deploy(tasks, 1))
+    v2 = deploy({**tasks, "other": Node()}, 2)
+    (claimed,) = factories.claim(database, factories.task_run(run_id, "extract"))
+    if meanwhile == "its end":
+        database.perform(transitions.finish, [factories.outcome(claimed)])
+    with database.atomic():
+        planned = transitions.plan(transitions.hold(database.raw(), run_id), insights.targets(v2.id))
+    if meanwhile == "an upstream ended":
+        database.perform(transitions.finish, [factories.outcome(claimed)])
+    if meanwhile == "a cancel":
+        situation.cancel(database, run_id)
+    before = situation.picture()
+
+    assert database.perform(transitions.move, run_id, v2.id, planned) is False
+
+    assert situation.changed_since(before) == set()
+
+
 # Two at once
 
 
@@ -301,6 +323,17 @@ def test_a_pause_before_a_retry_goes_on_and_its_budget_stays(database: Database)
     assert (message.available_at, message.routing_key, message.attempt_snapshot) == (due, "cpu", 2)
     assert factories.task_run(run_id, "extract").failures_left == 1
     assert sound(database)
+
+
+def test_what_has_begun_keeps_its_budgets(database: Database) -> None:
+    run_id = factories.start(database, deploy({"extract": Node(options={"attempts": 2, "lost": 1})}, 1))
+    factories.claim(database, factories.task_run(run_id, "extract"))
+    deploy({"extract": Node(options={"attempts": 9, "lost": 8})}, 2)
+
+    moved(run_id)
+
+    extract = factories.task_run(run_id, "extract")
+    assert (extract.failures_left, extract.losses_left) == (1, 1)
 
 
 def test_what_was_never_tried_takes_over_the_budgets(database: Database) -> None:

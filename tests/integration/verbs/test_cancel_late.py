@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from peewee import SQL
 
 from flowforge import models, transitions
 from flowforge.states import TaskState
@@ -38,6 +39,22 @@ def cancelled_in_wait(database: Database, **options: Any) -> Any:
 
 
 # Who was asked
+
+
+def test_a_deadline_cancels_nothing_again(database: Database) -> None:
+    """B058: the duty had found the run before somebody cancelled it."""
+    run_id = factories.start(database, factories.make_workflow({"only": Node()}), deadline=60)
+    factories.claim(database, factories.task_run(run_id, "only"))
+    past: Any = {models.WorkflowRun.deadline: SQL("created_at + interval '1 ms'")}
+    models.WorkflowRun.update(past).where(models.WorkflowRun.id == run_id).execute()
+    situation.cancel(database, run_id)
+    before = situation.picture()
+
+    late = database.perform(transitions.cancel, run_id, situation.DECISION, overdue=True)
+
+    assert late is not None
+    assert not late.accepted
+    assert situation.changed_since(before) == set()
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

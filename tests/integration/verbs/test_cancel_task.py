@@ -37,6 +37,19 @@ def cancel(database: Database, run_id: UUID, *keys: str) -> dict[str, str]:
 # Allowed
 
 
+def test_what_was_cancelled_before_what_it_waits_for_stays_so(database: Database) -> None:
+    """B077."""
+    row = situation.in_state(database, TaskState.READY)
+    cancel(database, row.workflow_run_id, "report")
+    before = factories.task_run(row.workflow_run_id, "report")
+
+    cancel(database, row.workflow_run_id, "load")
+
+    now = factories.reload(before)
+    assert (now.state, now.fencing_token) == ("cancelled", before.fencing_token)
+    assert factories.event_kinds(now) == ["created", "cancelled"]
+
+
 @pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.READY])
 def test_what_has_not_begun_ends_at_a_new_token(database: Database, state: TaskState) -> None:
     row = situation.in_state(database, state)

@@ -59,6 +59,22 @@ def expire(connection: Any, limit: int = 10) -> list[Late]:
 # Allowed
 
 
+def test_only_a_lease_that_is_over_is_told_to_be_locked(database: Database, database_url: str) -> None:
+    """Its owner is spared for a while; who renews in time needs no such thing."""
+    late, healthy = lost_one(database), situation.in_state(database, TaskState.RUNNING)
+
+    with situation.held_open(database_url, lambda connection: lock(connection, late, healthy)):
+        expired = database.perform(transitions.expire, limit=10)
+
+    assert (expired.taken, expired.locked) == ([], [late.id])
+
+
+def lock(connection: Any, *rows: Any) -> None:
+    with connection.cursor() as cursor:
+        ids = [str(row.id) for row in rows]
+        cursor.execute("select from flowforge.task_run where id = any(%s::uuid[]) for update", [ids])
+
+
 def test_the_first_loss_is_due_at_once_and_costs_one_loss(database: Database) -> None:
     """B043: a claim is a lease, and nobody holds a task run without one."""
     row = lost_one(database, lost=2, attempts=3)

@@ -35,6 +35,27 @@ def test_after_a_resume_what_was_held_is_due_again(database: Database, kind: Pau
     assert situation.broken(database) == []
 
 
+def test_a_run_that_has_ended_while_it_was_paused_is_resumed_without_a_word(database: Database) -> None:
+    row = factories.start_single(database)
+    (claimed,) = factories.claim(database, row)
+    situation.pause(database, row, Paused.RUN)
+    database.perform(transitions.finish, [factories.outcome(claimed)])
+
+    assert situation.resume(database, row, Paused.RUN) is True
+
+    assert [kind for kind, *_ in situation.run_history(row.workflow_run_id)][-2:] == ["paused", "succeeded"]
+    assert situation.broken(database) == []
+
+
+def test_what_is_not_held_is_not_let_go(database: Database) -> None:
+    factories.start_single(database)
+    before = situation.picture()
+
+    assert database.perform(transitions.unhold) == 0
+
+    assert situation.changed_since(before) == set()
+
+
 def test_what_is_not_paused_is_not_resumed(database: Database) -> None:
     row = factories.start_single(database)
     before = situation.picture()

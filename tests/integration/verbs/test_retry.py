@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg2.errors import LockNotAvailable
 
 from flowforge import transitions
 from flowforge.states import TaskState
@@ -146,6 +148,30 @@ def test_a_stale_failure_is_told_as_refused(database: Database) -> None:
     event = situation.last_event(row)
     assert (event.kind, event.from_state, event.to_state) == ("refused", "running", "running")
     assert (event.fencing_token, event.detail) == (1, {"token": 0, "outcome": "retried"})
+
+
+def test_a_late_failure_is_refused_though_an_earlier_attempt_was_handed_back(database: Database) -> None:
+    """B051: that release was another's, at another token."""
+    row = factories.start_single(database, attempts=3)
+    (first,) = factories.claim(database, row)
+    database.perform(transitions.hand_back, [Release(first.id, first.token)])
+    (late,) = factories.claim(database, factories.reload(row), lease=-1)
+    database.perform(transitions.expire, limit=1)
+
+    database.perform(transitions.retry, [Release(late.id, late.token)])
+
+    assert factories.event_kinds(row)[-2:] == ["expired", "refused"]
+
+
+@pytest.mark.parametrize("verb", [transitions.retry, transitions.hand_back])
+def test_it_waits_no_longer_for_a_locked_task_run_than_it_has_patience(
+    database: Database, database_url: str, verb: Any
+) -> None:
+    row = situation.in_state(database, TaskState.RUNNING, attempts=3)
+
+    first = partial(transitions.finish, outcomes=[situation.outcome(row)])
+    with situation.held_open(database_url, first), pytest.raises(LockNotAvailable):
+        database.perform(verb, [failure(row)], patience=0.05)
 
 
 def test_the_owners_own_retry_sent_again_is_no_refusal(database: Database) -> None:
