@@ -122,7 +122,7 @@ def test_a_process_in_which_nothing_runs_is_cut_off_from_and_its_late_completion
     run.cancel()
 
     assert run.wait(timeout=20) is RunState.CANCELLED
-    assert 1 <= seconds_to_stop(run, key) < 3
+    assert 1 <= seconds_to_stop(run, key) < 6  # its own grace, and what its scheduler allows it beyond that
     process.send_signal(signal.SIGCONT)
     wait_for(lambda: "refused" in events(run, key))
     assert the_task_run(run, key).state == "cancelled"

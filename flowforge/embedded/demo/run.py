@@ -30,6 +30,7 @@ _MODULE = "flowforge.embedded.demo.workflow"
 _LEASE = 5.0  # seconds, so that one sees the recovery without waiting long
 _MARGIN = 5.0  # seconds that a worker may take beyond its grace
 _LOOK_EVERY = 0.1
+_ANSWERED = 0.5  # seconds until what a process has sent is carried out, on a busy machine too
 _COMMANDS = {
     "scheduler": "flowforge scheduler",
     "worker.1": "python -m flowforge.actors",
@@ -87,7 +88,7 @@ def _kill(run: Run, owned: list[insights.TaskSummary]) -> str | None:
     owner = owned[0].lease_owner or ""
     pid = int(owner.split(":")[1])
     os.kill(pid, signal.SIGSTOP)  # what it has sent is answered soon; what it owns after that it owns when it dies
-    time.sleep(_LOOK_EVERY)
+    time.sleep(_ANSWERED)
     owns = owner in {task.lease_owner for task in run.tasks()}
     os.kill(pid, signal.SIGKILL if owns else signal.SIGCONT)
     return owner if owns else None
