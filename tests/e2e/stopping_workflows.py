@@ -98,7 +98,7 @@ def sleep() -> None:
 @hogging.task
 def keep() -> None:
     """Let nobody hear anything, for a while."""
-    hog(4)
+    hog(7)
 
 
 @steps.task
