@@ -41,13 +41,13 @@ select o.id, o.task_run_id, o.fencing_token_snapshot as token, o.routing_key as 
 -- name: unstarted
 -- Ready task runs that no worker has taken by the time that they were to be started.
 with due as materialized (
-    select o.task_run_id, o.fencing_token_snapshot as token, o.start_by
+    select o.task_run_id, o.fencing_token_snapshot as token, o.start_by, o.held
       from flowforge.outbox_message o
      where o.start_by < (select flowforge.clock())
      order by o.start_by
      limit %(limit)s
 )
-select t.id, t.workflow_run_id as run_id, t.fencing_token as token, due.start_by
+select t.id, t.workflow_run_id as run_id, t.fencing_token as token, due.start_by, due.held
   from due
   join flowforge.task_run t on t.id = due.task_run_id and t.fencing_token = due.token
  where t.id = any(array(select task_run_id from due)) and t.state || '' = 'ready'

@@ -30,7 +30,7 @@ def published_before(connection: Connection, seconds: float, *, limit: int) -> l
 
 
 def unstarted(connection: Connection, *, limit: int) -> list[Any]:
-    """Return ready task runs that no worker has taken by their `start_by`: id, run_id, token, start_by."""
+    """Return ready task runs that no worker has taken by their `start_by`: id, run_id, token, start_by, held."""
     return fetch(connection, _SQL["unstarted"], {"limit": limit})
 
 

@@ -131,7 +131,9 @@ def fail_unstarted(post: Post) -> int:
 
 
 def _unstarted(row: Any) -> str:
-    return json.dumps({"type": "not_started", "message": f"no worker had started it by {row.start_by.isoformat()}"})
+    why = ", because it was paused" if row.held else ""
+    words = f"no worker had started it by {row.start_by.isoformat()}{why}"
+    return json.dumps({"type": "not_started", "message": words})
 
 
 def cancel_overdue_runs(post: Post) -> int:

@@ -283,6 +283,16 @@ def test_what_no_worker_takes_in_time_fails_once(database: Database, post: Post)
     assert situation.broken(database) == []
 
 
+def test_what_was_paused_all_the_time_says_so(database: Database, post: Post) -> None:
+    (row,) = unstarted(database, 1)
+    situation.pause(database, row, Paused.QUEUE)
+    situation.take(database)
+
+    assert fail_unstarted(post) == 1
+
+    assert factories.reload(row).error["message"].endswith(", because it was paused")
+
+
 def test_a_task_run_that_is_being_claimed_is_its_workers_and_delays_no_other(
     database: Database, post: Post, database_url: str
 ) -> None:
