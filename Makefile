@@ -20,7 +20,7 @@ demo: setup  ## Survey a source tree with workers, one of them killed (DIR=… f
 	$(BIN)/python -m flowforge demo $(if $(DIR),'$(DIR)')
 
 test: setup  ## Run the tests on real servers of their own
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 soak: setup  ## Run the tests that take long by their nature
 	$(BIN)/python -m pytest -m soak
