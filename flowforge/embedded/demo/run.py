@@ -30,6 +30,8 @@ _MODULE = "flowforge.embedded.demo.workflow"
 _LEASE = 5.0  # seconds, so that one sees the recovery without waiting long
 _MARGIN = 5.0  # seconds that a worker may take beyond its grace
 _LOOK_EVERY = 0.1
+#: What becomes of a dead worker's task: of one that had begun, and of one that had not.
+_RECOVERED = {TaskEvent.EXPIRED, TaskEvent.HANDED_BACK}
 _ANSWERED = 0.5  # seconds until what a process has sent is carried out, on a busy machine too
 _COMMANDS = {
     "scheduler": "flowforge scheduler",
@@ -97,9 +99,9 @@ def _kill(run: Run, owned: list[insights.TaskSummary]) -> str | None:
 def _conclude(run: Run, killed: str | None, tree: Path, report_file: Path) -> int:
     """Write the report, say what came of it, and judge."""
     tasks = run.tasks()
-    expired = [event for event in run.events() if event.kind == TaskEvent.EXPIRED]
+    recovered = [event for event in run.events() if event.kind in _RECOVERED]
     _print_times(tasks)
-    for event in expired:
+    for event in recovered:
         console.print(f"recovered: [bold]{event.task}[/] ran again as attempt {event.attempt}")
     if run.state != RunState.SUCCEEDED:
         console.print(f"[bold red]the run {run.state}[/]")
@@ -107,7 +109,7 @@ def _conclude(run: Run, killed: str | None, tree: Path, report_file: Path) -> in
     steps = _steps(tasks)
     report_file.write_text(report.render(run.result(merge), title=str(tree), took=steps), encoding="utf-8")
     console.print(f"[green]check:[/] {run.result(check)}\nreport: [bold]{report_file.resolve()}[/]")
-    return 0 if not killed or expired else 1
+    return 0 if not killed or recovered else 1
 
 
 def _steps(tasks: list[insights.TaskSummary]) -> list[report.Step]:
