@@ -58,7 +58,7 @@ def cancel(
     tasks: Sequence[UUID] | None = None,
     now: bool = False,
     overdue: bool = False,
-    patience: float = _PATIENCE,
+    patience: float | None = None,
 ) -> Cancelled | None:
     """
     Cancel a run, or only these of its task runs; None if there is no such run.
@@ -76,7 +76,7 @@ def cancel(
         "detail": decision.encode(),
     }
     with begun(connection):
-        hold(connection, run_id, patience=patience)
+        hold(connection, run_id, patience=patience or _PATIENCE)
         rows = fetch(connection, _SQL["cancel"], parameters)
         unwanted = [Ending(r.id, r.workflow_run_id, r.token, r.became) for r in rows if r.became == "unwanted"]
         skip(connection, unwanted)

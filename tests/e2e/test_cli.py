@@ -214,6 +214,7 @@ def test_a_doctor_sees_that_no_scheduler_does_its_duties_any_more(
     assert answer.returncode == 1
 
 
+@pytest.mark.soak
 def test_a_doctor_sees_a_scheduler_that_is_stopped(fleet: Fleet, environment: dict[str, str]) -> None:
     scheduler = fleet.scheduler()
 

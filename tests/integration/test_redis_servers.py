@@ -111,6 +111,7 @@ def test_a_url_that_cannot_be_read_is_named_without_its_secret(url: str) -> None
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.soak
 def test_work_goes_on_when_a_sentinel_has_made_another_server_the_master(fleet: Fleet, settings: Settings) -> None:
     """The first Sentinel of the URL is down, the master dies; no process is started anew."""
     with GuardedServer() as master, GuardedServer() as replica, SentinelServer(master) as sentinel:

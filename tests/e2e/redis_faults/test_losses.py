@@ -47,9 +47,8 @@ def full(waiting: list[object], number: int) -> list[object]:
     return waiting if len(waiting) == number else []
 
 
-@pytest.mark.parametrize(
-    ("backlog", "seconds"), [(2_000, 20), pytest.param(50_000, 300, marks=pytest.mark.soak)], ids=["short", "long"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("backlog", "seconds"), [(2_000, 20), (50_000, 300)], ids=["short", "long"])
 def test_a_backlog_without_a_worker_is_sent_no_more_often_than_it_was_lost(
     distant: Fleet, network: Proxy, valkey: ValkeyServer, redis: redis_client.Redis, backlog: int, seconds: float
 ) -> None:
