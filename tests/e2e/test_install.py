@@ -78,7 +78,8 @@ def test_the_repository_builds_the_same_wheel_as_the_sdist(built: Path, tmp_path
     assert wheel_files(build(tmp_path, "--wheel")) == wheel_files(built)
 
 
-@pytest.mark.parametrize("ending", [".whl", pytest.param(".tar.gz", marks=pytest.mark.soak)])  # they hold the same
+@pytest.mark.soak
+@pytest.mark.parametrize("ending", [".whl", ".tar.gz"])
 def test_the_demo_runs_from_an_empty_directory_with_a_space_and_leaves_no_process(
     ending: str, built: Path, tmp_path: Path
 ) -> None:
