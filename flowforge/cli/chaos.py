@@ -48,7 +48,7 @@ def chaos(
         verdict = causing.run(settings, order)
         client.engine().database.close()
     if as_json:
-        output.print_json({**dataclasses.asdict(verdict), "order": None, "good": verdict.good})
+        output.print_json({**vars(verdict), "order": None, "good": verdict.good})
     else:
         _print(verdict, directory)
     if not verdict.good:
