@@ -61,6 +61,17 @@ def sleep(context: Context) -> int:
     return leave_effect(context)
 
 
+stuck = Workflow("stuck")
+
+
+@stuck.task(retry=_OFTEN)
+def until_taken_away(context: Context) -> int:
+    """End only when it is not the first owner's: that one is to be stopped amid it, however slow the machine."""
+    if context.token == 1:
+        time.sleep(60)
+    return leave_effect(context)
+
+
 single = Workflow("single")
 
 

@@ -72,11 +72,13 @@ class Situation:
         """A task that takes longer than a third of its lease."""
         self.expected[workflows.nap.start()] = RunState.SUCCEEDED
 
-    hand_back = renew
+    def hand_back(self) -> None:
+        """A task that does not end within the grace."""
+        self.expected[workflows.stuck.start()] = RunState.SUCCEEDED
 
     def lose(self) -> None:
         """A task that a worker of this machine has begun, and was killed then."""
-        self.renew()
+        self.hand_back()
         worker = self.fleet.worker()
         wait_until_amid(worker)
         worker.kill()
@@ -161,9 +163,10 @@ def without_one_effect() -> list[tuple[Any, ...]]:
 
 
 def wait_until_amid(worker: Any) -> None:
-    """Wait until a worker is in the middle of a task."""
+    """Wait until a worker is in the middle of the task that does not end before the worker does."""
     running = (
-        "select from flowforge.task_run where lease_owner like '%%:%s:%%' and started_at < now() - interval '0.2 s'"
+        "select from flowforge.task_run t join flowforge.task k on k.id = t.task_id and k.key = 'until_taken_away'"
+        " where t.fencing_token = 1 and t.lease_owner like '%%:%s:%%' and t.started_at < now() - interval '0.2 s'"
     )
     wait_for(lambda: rows(running % worker.pid))
 
