@@ -93,5 +93,15 @@ class Paused(StrEnum):
     QUEUE = "queue"
 
 
+class Overlap(StrEnum):
+    """What becomes of a slot while a run that its trigger started goes on."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    QUEUE_ALL = "queue_all"
+    CANCEL_RUNNING = "cancel_running"
+
+
 RUN_TERMINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
 TASK_TERMINAL = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.SKIPPED})

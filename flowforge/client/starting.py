@@ -17,18 +17,18 @@ from flowforge.client.engine import engine, migrated
 from flowforge.client.offload import offload
 from flowforge.client.run import Run
 from flowforge.db import begun
+from flowforge.durations import positive
 from flowforge.errors import DefinitionError, FlowForgeError, IdempotencyConflict, OptionError, UnknownWorkflow
 from flowforge.models import DEFAULT_ORGANIZATION
 from flowforge.transitions import NewRun
 from flowforge.workflow import values
-from flowforge.workflow.retry import positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from flowforge.durations import Duration
     from flowforge.workflow import Definition
-    from flowforge.workflow.retry import Duration
 
 P = ParamSpec("P")
 

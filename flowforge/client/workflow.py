@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from flowforge.client.run import Run
-    from flowforge.workflow.retry import Duration
+    from flowforge.durations import Duration
 
 P = ParamSpec("P")
 

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 import dramatiq
 
+from flowforge.durations import positive
 from flowforge.errors import DefinitionError
 from flowforge.states import When
 from flowforge.workflow import binding
 from flowforge.workflow import parameters as given_parameters
 from flowforge.workflow.options import TaskOptions
-from flowforge.workflow.retry import Retry, positive
+from flowforge.workflow.retry import Retry
 from flowforge.workflow.stored import StoredTask
 from flowforge.workflow.task import Task, upstream_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from flowforge.durations import Duration
     from flowforge.workflow.options import HandlerKeywords, TaskKeywords
-    from flowforge.workflow.retry import Duration
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

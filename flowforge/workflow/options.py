@@ -6,15 +6,16 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from flowforge.durations import positive
 from flowforge.errors import DefinitionError, did_you_mean
 from flowforge.states import When
-from flowforge.workflow.retry import Retry, positive
+from flowforge.workflow.retry import Retry
 from flowforge.workflow.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flowforge.workflow.retry import Duration
+    from flowforge.durations import Duration
     from flowforge.workflow.task import Interrupt
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flowforge.workflow.retry import seconds
+from flowforge.durations import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

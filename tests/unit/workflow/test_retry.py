@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowforge.actors.execution import pause
+from flowforge.durations import seconds
 from flowforge.errors import DefinitionError
 from flowforge.workflow import Definition, Retry, StoredTask
-from flowforge.workflow.retry import seconds
 
 
 @pytest.mark.parametrize(
