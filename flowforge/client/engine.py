@@ -6,7 +6,6 @@ import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import peewee
@@ -14,6 +13,7 @@ import psycopg2
 
 from flowforge import db, migrations
 from flowforge.broker import Runway, connect_redis
+from flowforge.once import once
 from flowforge.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Engine:
     #: (organization, workflow name, digest) -> id of the stored version, which never changes.
     versions: dict[tuple[UUID, str, str], UUID] = field(default_factory=dict)
 
-    @cached_property
+    @once
     def runway(self) -> Runway | None:
         """The runway, or None where REDIS_URL is unset: publishers then find a start by themselves."""
         return Runway(connect_redis(self.settings), self.settings.namespace) if self.settings.redis_url else None

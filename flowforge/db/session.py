@@ -6,7 +6,7 @@ import hashlib
 import re
 import select
 from contextvars import ContextVar
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -17,6 +17,7 @@ from psycopg2.extras import NamedTupleCursor
 
 from flowforge.db.patience import Patience
 from flowforge.errors import DatabaseUnreachable
+from flowforge.once import once
 
 #: Seconds that this thread's statements may take, as `Database.limited` has set it; None: as `_SILENCE` says.
 limit: ContextVar[float | None] = ContextVar("limit", default=None)
@@ -90,7 +91,7 @@ class Session(Connection):  # type: ignore[misc]
         poller.register(self.fileno(), select.POLLIN)
         return bool(poller.poll(0))
 
-    @cached_property
+    @once
     def is_pooled(self) -> bool:
         """Whether a pooler stands between: the session that answers is not the one that greeted us."""
         with self.cursor() as cursor:

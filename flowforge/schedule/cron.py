@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
 from flowforge.errors import DefinitionError
+from flowforge.once import once
 from flowforge.schedule.zones import change, instant, local, offset, zone
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Cron:
         """What it says, in English."""
         return f"{CronSim(self.expression, _LONG_AGO).explain()}, {self.timezone}"
 
-    @cached_property
+    @once
     def _is_fixed(self) -> bool:
         return not any(part.startswith("*") for part in self.expression.split()[:2])
 

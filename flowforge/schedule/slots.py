@@ -55,8 +55,9 @@ class SlotValue:
     def at(self, slot: datetime, place: ZoneInfo) -> date | str:
         """Return the value for a slot: a date, an aware datetime of the zone, or that as a text in ISO 8601."""
         shifted = _shift(slot.astimezone(place), self.shift)
-        forms = {"date": shifted.date(), "datetime": shifted, "text": shifted.isoformat()}
-        return forms[self.form or "text"]
+        if self.form == "date":
+            return shifted.date()
+        return shifted if self.form == "datetime" else shifted.isoformat()
 
     def json_at(self, slot: datetime, place: ZoneInfo) -> str:
         """Return the value for a slot as it is stored in a run's parameters."""

@@ -7,11 +7,11 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowforge.durations import Duration, seconds
 from flowforge.errors import DefinitionError
+from flowforge.once import once
 from flowforge.schedule.rules import aware
 from flowforge.schedule.stored import Rule, store
 from flowforge.schedule.zones import zone
@@ -93,7 +93,7 @@ class Trigger:
         moving = {name: value.json_at(slot, place) for name, value in self.slot_parameters.items()}
         return {**self.parameters, **moving}
 
-    @cached_property
+    @once
     def revision(self) -> str:
         """SHA-256 over its canonical form: equal for two triggers that do the same."""
         rule = store(self.rule)
