@@ -66,8 +66,8 @@ stuck = Workflow("stuck")
 
 @stuck.task(retry=_OFTEN)
 def until_taken_away(context: Context) -> int:
-    """End only when it is not the first owner's: that one is to be stopped amid it, however slow the machine."""
-    if context.token == 1:
+    """Do not end in a process that is to be stopped amid it, however slow the machine."""
+    if "STUCK" in os.environ:
         time.sleep(60)
     return leave_effect(context)
 

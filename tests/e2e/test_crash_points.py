@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 LOAD = 10  # runs of the chain for each process that is to be killed
 TEST = Decision("cli:tester@here")
 WORKERS = {"claim", "defer", "finish", "hand_back", "lose", "renew", "retry"}
+#: What a process needs so that it has a reason for a verb.
+ENVIRONMENTS = {"defer": {"FLOWFORGE_MODULES": "tests.support"}, "hand_back": {"STUCK": "1"}}
 #: Verbs that are part of another's transaction, or are committed by those who call the client.
 OTHERS = {"take", "skip", "guard", "start_run", "hold", "move", "rerun", "pause", "resume"}
 
@@ -79,7 +81,7 @@ class Situation:
     def lose(self) -> None:
         """A task that a worker of this machine has begun, and was killed then."""
         self.hand_back()
-        worker = self.fleet.worker()
+        worker = self.fleet.worker(STUCK="1")
         wait_until_amid(worker)
         worker.kill()
 
@@ -170,7 +172,7 @@ def wait_until_amid(worker: Any) -> None:
     """
     running = (
         "select from flowforge.task_run t join flowforge.task k on k.id = t.task_id and k.key = 'until_taken_away'"
-        " where t.fencing_token = 1 and t.lease_owner like '%%:%s:%%' and t.started_at < now() - interval '0.2 s'"
+        " where t.lease_owner like '%%:%s:%%' and t.started_at < now() - interval '0.2 s'"
     )
     wait_for(lambda: worker.poll() is not None or rows(running % worker.pid))
 
@@ -183,8 +185,7 @@ def test_whoever_dies_at_a_commit_loses_nothing_and_does_nothing_twice(fleet: Nu
     other()
     for point in points(verb):
         situation.prepare(verb)
-        modules = {"FLOWFORGE_MODULES": "tests.support"} if verb == "defer" else {}
-        process = dying(**modules, FLOWFORGE_CRASH_AT=point)
+        process = dying(**ENVIRONMENTS.get(verb, {}), FLOWFORGE_CRASH_AT=point)
         if verb == "hand_back":
             wait_until_amid(process)
             if process.poll() is None:
