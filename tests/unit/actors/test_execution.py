@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import sys
@@ -243,13 +244,21 @@ ENDS = {"cancelled": TaskState.CANCELLED, "out of time": TaskState.FAILED}
 
 @contextmanager
 def carrying_out(one: Attempt, running: threading.Event) -> Iterator[Future[Any]]:
-    """Carry an attempt out on a thread, and be there once its function runs."""
-    process = runtime()
+    """
+    Carry an attempt out on a thread, and be there once its function runs.
+
+    Nothing is collected meanwhile: an exception that is raised into a thread while it collects garbage may be lost. Nor
+    is the thread waited for, so that a test whose function goes on fails, and does not hang.
+    """
+    process, ending = runtime(), Future[Any]()
     process.holding.begin(one)
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(carry_out, process, one)
-        assert running.wait(5)
+    gc.disable()
+    try:
+        threading.Thread(target=lambda: ending.set_result(carry_out(process, one)), daemon=True).start()
+        assert running.wait(20)
         yield ending
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("why", REASONS)
